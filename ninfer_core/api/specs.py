@@ -1,0 +1,394 @@
+"""Frozen records that hooks register. Everything heavy is a :class:`LazyRef`.
+
+A spec says what a thing is and when it applies; the behaviour behind its references is one of the
+protocols of :mod:`ninfer_core.api.protocols`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from attrs import field, frozen
+from attrs.validators import ge, in_, instance_of, matches_re
+
+from ninfer_core.api.lazy import LazyRef, to_lazy, to_optional_lazy
+
+_NAME = matches_re(r"[a-z0-9][a-z0-9_.-]*")
+
+
+def _name() -> Any:
+    return field(validator=[instance_of(str), _NAME])
+
+
+def _lazy() -> Any:
+    return field(converter=to_lazy)
+
+
+def _optional_lazy() -> Any:
+    return field(default=None, converter=to_optional_lazy)
+
+
+@frozen
+class Claim:
+    """An answer to "is this yours?".
+
+    :ivar score: 1..100; the highest score wins, two equal highest scores are an error.
+        Convention: 100 exact architecture and known dimensions, 50 the architecture, 10 a guess.
+    :ivar reason: one line a user can read.
+    """
+
+    score: int = field(validator=[instance_of(int), ge(1)])
+    reason: str
+
+
+@frozen
+class ModelDescription:
+    """What is known of a model before any weight is read; the same for artifacts and sources.
+
+    :ivar origin: ``artifact``, ``huggingface`` or ``gguf``.
+    :ivar architectures: names as the origin gives them (``Qwen3_5ForCausalLM``, ``llama``).
+    :ivar config: config of the text model, keys as the origin has them.
+    :ivar components: for artifacts, the config of every component by id.
+    """
+
+    origin: Literal["artifact", "huggingface", "gguf"]
+    architectures: tuple[str, ...]
+    config: Mapping[str, Any]
+    components: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+
+
+@frozen
+class EmbeddedModel:
+    """A model that a pack finds on the machine by name, without a path.
+
+    :ivar name: accepted wherever a model path is.
+    :ivar locate: ``() -> pathlib.Path`` of the source checkpoint; raises an error that says the
+        fetching command if it is absent.
+    :ivar requirement: the package that ships the checkpoint, pinned (``name==version``).
+    :ivar sha256: digest of the checkpoint file.
+    :ivar license: SPDX id of the weights' licence.
+    :ivar default: whether commands without a model use it.
+    """
+
+    name: str = _name()
+    locate: LazyRef = _lazy()
+    requirement: str
+    sha256: str = field(validator=matches_re(r"[0-9a-f]{64}"))
+    license: str
+    default: bool = False
+
+
+@frozen
+class ModelPackSpec:
+    """An architecture the runtime can run.
+
+    :ivar name: unique name of the pack.
+    :ivar pack: zero-argument factory of a :class:`~ninfer_core.api.protocols.ModelPack`.
+    :ivar claim: ``(ModelDescription) -> Claim | None``; must not import torch.
+    :ivar embedded: models this pack brings by name.
+    """
+
+    name: str = _name()
+    pack: LazyRef = _lazy()
+    claim: LazyRef = _lazy()
+    embedded: tuple[EmbeddedModel, ...] = ()
+
+
+@frozen
+class Detection:
+    """What a hardware profile found on this machine.
+
+    :ivar score: as in :class:`Claim`; None when the profile does not fit this machine.
+    :ivar reason: why it fits or does not.
+    """
+
+    score: int | None
+    reason: str
+
+
+@frozen
+class HardwareProfileSpec:
+    """A machine the runtime knows.
+
+    :ivar name: what ``--profile`` takes; equal to the entry point's name.
+    :ivar detect: ``() -> Detection``; cheap, must not import torch.
+    :ivar profile: zero-argument factory of a
+        :class:`~ninfer_core.api.protocols.HardwareProfile`; must work on machines without the
+        hardware, because ``ninfer plan`` predicts for absent cards.
+    """
+
+    name: str = _name()
+    detect: LazyRef = _lazy()
+    profile: LazyRef = _lazy()
+
+
+@frozen
+class AffineGroup:
+    """Structure of group-quantised weights: ``w = scale * code (+ minimum)``.
+
+    Kernels match on this instead of on format names, so that a format registered by a pack runs
+    on kernels that have never heard of it.
+
+    :ivar bits: bits of a code.
+    :ivar group: consecutive elements of a row that share a scale.
+    :ivar signed: whether codes are two's complement.
+    :ivar minimum: whether a minimum per group is added.
+    :ivar scale_dtype: torch name of the scale's (and minimum's) type.
+    """
+
+    bits: int
+    group: int
+    signed: bool = True
+    minimum: bool = False
+    scale_dtype: str = "float16"
+
+
+@frozen
+class FormatSpec:
+    """A numeric format of weights (what a stored matrix means, not how its bytes lie).
+
+    :ivar name: name in artifacts, e.g. ``q4_g64_fp16``.
+    :ivar codec: zero-argument factory of a :class:`~ninfer_core.api.protocols.FormatCodec`.
+    :ivar bits_per_weight: average, scales included; for ledgers.
+    :ivar structure: see :class:`AffineGroup`; None for direct and irregular formats.
+    """
+
+    name: str = _name()
+    codec: LazyRef = _lazy()
+    bits_per_weight: float
+    structure: AffineGroup | None = None
+
+
+@frozen
+class LayoutSpec:
+    """How the bytes of a format lie in an object; an exact pair of pack and unpack.
+
+    :ivar name: name in artifacts, e.g. ``row_split_k128_v1``.
+    :ivar formats: names of the formats it can hold.
+    :ivar layout: zero-argument factory of a :class:`~ninfer_core.api.protocols.StorageLayout`.
+    :ivar alignment: byte alignment of an object in the payload.
+    """
+
+    name: str = _name()
+    formats: tuple[str, ...]
+    layout: LazyRef = _lazy()
+    alignment: int = 256
+
+
+@frozen
+class KVCodecSpec:
+    """A storage type of the KV cache, chosen with ``--kv-dtype``.
+
+    :ivar codec: zero-argument factory of a :class:`~ninfer_core.api.protocols.KVCodec`.
+    """
+
+    name: str = _name()
+    codec: LazyRef = _lazy()
+
+
+@frozen
+class WeightInfo:
+    """Static facts of a weight, known without loading it.
+
+    :ivar shape: logical shape, ``(N, K)`` = (out, in) for matrices.
+    """
+
+    shape: tuple[int, ...]
+    format: FormatSpec
+    layout: str
+
+
+@frozen
+class KernelRequest:
+    """The static key an op is bound by. Equal requests give the same kernel.
+
+    :ivar op: name of an op contract.
+    :ivar device: ``cpu`` or ``cuda``.
+    :ivar capability: compute capability as ``major * 10 + minor``; 0 on a CPU.
+    :ivar dtype: torch name of the activation type.
+    :ivar weights: facts of the op's weight constants, in the contract's order.
+    :ivar kv_codec: name of the KV codec for ops on paged state, else "".
+    :ivar max_tokens: most rows one call will bring.
+    :ivar sizes: further static sizes by the contract's names (``num_heads``, ``head_dim`` ...).
+    :ivar batch_invariant: only kernels that are batch-invariant may be chosen.
+    """
+
+    op: str
+    device: str
+    dtype: str
+    capability: int = 0
+    weights: tuple[WeightInfo, ...] = ()
+    kv_codec: str = ""
+    max_tokens: int = 1
+    sizes: Mapping[str, Any] = field(factory=dict)
+    batch_invariant: bool = False
+
+
+@frozen
+class KernelSpec:
+    """One implementation of an op.
+
+    :ivar op: name of the op contract it implements.
+    :ivar name: unique, e.g. ``cpu.linear``.
+    :ivar factory: ``(KernelRequest, **constants) -> callable``; called once per bound op, with the
+        contract's constants (weights, state planes, tables); returns the contract's callable.
+    :ivar accepts: ``(KernelRequest) -> str | None``: None to accept, else the reason for refusal;
+        called after the declarative filters below have passed.
+    :ivar priority: higher wins among those that accept; equal priorities are an error.
+        The reference implementations of the core have priority -100.
+    :ivar devices: device types it runs on.
+    :ivar formats: weight formats it takes by name; empty means any (``accepts`` decides).
+    :ivar capability: inclusive range of compute capabilities; None for CPU kernels.
+    :ivar graph_safe: whether it may run inside a captured graph.
+    :ivar batch_invariant: a row gets the same bits whatever else is in the call.
+    :ivar tolerance: name of a tolerance of :mod:`ninfer_core.testing.tolerances` it is held to.
+    :ivar source: where the method comes from (paper section, repository) or ``own``.
+    """
+
+    op: str
+    name: str = _name()
+    factory: LazyRef = _lazy()
+    accepts: LazyRef | None = _optional_lazy()
+    priority: int = 0
+    devices: tuple[str, ...] = ("cpu",)
+    formats: tuple[str, ...] = ()
+    capability: tuple[int, int] | None = None
+    graph_safe: bool = False
+    batch_invariant: bool = False
+    tolerance: str = "fp32"
+    source: str = "own"
+
+
+@frozen
+class SpeculatorSpec:
+    """A way to draft tokens.
+
+    :ivar speculator: factory ``(**options) -> Speculator``.
+    """
+
+    name: str = _name()
+    speculator: LazyRef = _lazy()
+
+
+@frozen
+class ConverterSpec:
+    """Turns a source checkpoint into a `.ninfer` set.
+
+    :ivar convert: a :class:`~ninfer_core.api.protocols.Converter` (a plain function will do).
+    """
+
+    name: str = _name()
+    convert: LazyRef = _lazy()
+
+
+@frozen
+class StatePlane:
+    """One tensor of a paged state: ``shape`` per token, e.g. ``(num_kv_heads, head_dim)``."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@frozen
+class PagedStateSpec:
+    """State that grows with the tokens of a sequence and lives in pages of 64 tokens.
+
+    :ivar name: e.g. ``kv``.
+    :ivar layers: number of layers that have one.
+    :ivar planes: tensors per layer, stored by the KV codec chosen at launch, or, with ``dtype``,
+        as they are.
+    :ivar dtype: torch name for planes that must not be quantised; None = the KV codec.
+    """
+
+    name: str
+    layers: int
+    planes: tuple[StatePlane, ...]
+    dtype: str | None = None
+
+
+@frozen
+class SlotStateSpec:
+    """State of a fixed size per sequence, held in a state slot (recurrent matrices, tails).
+
+    Rows of a step that may still be rejected leave the committed state as it is and write what is
+    needed to redo them into the slot's *record*; the next step first applies the accepted ones.
+
+    :ivar shape: per layer and slot.
+    :ivar record_shape: per layer, slot and row.
+    """
+
+    name: str
+    layers: int
+    shape: tuple[int, ...]
+    record_shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+StateSpec = PagedStateSpec | SlotStateSpec
+
+
+@frozen
+class ParameterSpec:
+    """A logical parameter of a model.
+
+    :ivar name: logical name in artifacts, e.g. ``text/layers/3/mlp/down``.
+    :ivar shape: logical shape; ``(out, in)`` for projections.
+    :ivar kind: ``projection`` (may be quantised), ``table`` (rows are gathered; may be quantised)
+        or ``direct`` (norms, biases: stored as they are).
+    :ivar tied_to: another parameter whose object this one shares, or "".
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Literal["projection", "table", "direct"] = field(
+        default="projection", validator=in_(("projection", "table", "direct"))
+    )
+    tied_to: str = ""
+
+
+@frozen
+class MachineFigures:
+    """What limits a machine, for predictions; every figure says where it comes from.
+
+    :ivar name: of the machine or card.
+    :ivar memory_bytes: that weights and state may use in total.
+    :ivar read_bytes_per_s: achievable streaming read bandwidth.
+    :ivar flops: achievable matrix rate in FLOP/s by activation dtype.
+    :ivar launch_s: cost of one kernel launch in a step.
+    :ivar source: ``measured`` (how, when), ``datasheet`` ...
+    """
+
+    name: str
+    memory_bytes: int
+    read_bytes_per_s: float
+    flops: Mapping[str, float]
+    launch_s: float
+    source: str
+
+
+@frozen
+class SamplingParams:
+    """How tokens of one request are drawn. The order of the steps is: penalties, mask, top-k,
+    temperature, min-p, top-p, draw.
+
+    :ivar temperature: 0..2; 0 is greedy (argmax; penalties still apply).
+    :ivar top_k: keep the k most likely; 0 = all.
+    :ivar top_p: nucleus mass, 0 < p <= 1.
+    :ivar min_p: drop tokens below ``min_p`` times the most likely one's probability.
+    :ivar presence_penalty: subtracted once from every token generated so far, -2..2.
+    :ivar frequency_penalty: subtracted per occurrence among generated tokens, -2..2.
+    :ivar repetition_penalty: > 0; divides positive and multiplies negative logits of tokens that
+        occur in prompt or output (CTRL, section 4.1).
+    :ivar seed: key of the counter-based generator; the same seed, position and purpose give the
+        same draw whatever else runs.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
