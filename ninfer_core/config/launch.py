@@ -1,0 +1,118 @@
+"""Launch options: from a TOML file and overrides to one checked record."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cattrs
+from attrs import field, fields_dict, frozen
+from attrs.validators import ge, in_, optional
+
+from ninfer_core.api import ConfigError
+
+
+@frozen
+class LaunchConfig:
+    """How to set up a model; None leaves the choice to `resolve`.
+
+    :ivar model: path of a `.ninfer` entry file, or the name of an embedded model.
+    :ivar pack: model pack; else the highest claim.
+    :ivar profile: hardware profile; else the highest detection.
+    :ivar max_context: most tokens of one sequence, prompt and output; else 2048, or fewer if the
+        model is for fewer.
+    :ivar max_concurrency: sequences that run at once.
+    :ivar context_capacity: bytes of the pool of pages; else what all sequences need at most.
+    :ivar kv_dtype: KV codec; else the profile's.
+    :ivar prefill_chunk: prompt tokens of one step, a multiple of the page (64 tokens).
+    :ivar spec: speculator; needs ``draft_tokens``.
+    :ivar draft_tokens: most drafts of one round.
+    :ivar kernels: op -> the kernel to use for it.
+    :ivar threads: CPU threads; else the profile's.
+    """
+
+    model: str | None = None
+    pack: str | None = None
+    profile: str | None = None
+    max_context: int | None = field(default=None, validator=optional(ge(1)))
+    max_concurrency: int = field(default=1, validator=in_(range(1, 9)))
+    context_capacity: int | None = field(default=None, validator=optional(ge(1)))
+    kv_dtype: str | None = None
+    prefill_chunk: int = field(default=512, validator=ge(64))
+    spec: str | None = None
+    draft_tokens: int | None = field(default=None, validator=optional(in_(range(1, 16))))
+    kernels: Mapping[str, str] = field(factory=dict)
+    threads: int | None = field(default=None, validator=optional(ge(1)))
+
+    def __attrs_post_init__(self) -> None:
+        if self.prefill_chunk % 64:
+            raise ValueError(f"'prefill_chunk' must be a multiple of 64: {self.prefill_chunk}")
+        if (self.spec is None) != (self.draft_tokens is None):
+            raise ValueError("'spec' and 'draft_tokens' go together")
+
+    @property
+    def max_verify_rows(self) -> int:
+        """Tokens of a sequence in one decode step: one and its drafts."""
+        return 1 + (self.draft_tokens or 0)
+
+    @property
+    def step_tokens(self) -> int:
+        """Most tokens of one step."""
+        return max(self.prefill_chunk, self.max_concurrency * self.max_verify_rows)
+
+
+def load_config(path: Path | None, overrides: Mapping[str, Any]) -> LaunchConfig:
+    """The options of a TOML file, if any, under ``overrides`` that are not None.
+
+    :raises ConfigError: naming every option that is unknown, mistyped or out of range.
+    """
+    values = {} if path is None else _read(path)
+    for name, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(values.get(name), Mapping):
+            values[name] = {**values[name], **value}
+        elif value is not None:
+            values[name] = value
+    try:
+        return _converter.structure(values, LaunchConfig)
+    except cattrs.BaseValidationError as error:
+        lines = cattrs.transform_error(error, "", format_exception=_explain)
+        raise ConfigError(
+            "a launch option is wrong", where=str(path or ""), why="; ".join(map(_readable, lines))
+        ) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError("cannot read launch options", where=str(path), why=str(error)) from error
+
+
+def _explain(error: BaseException, _: type | None) -> str:
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
+        return ", ".join(map(_unknown, sorted(error.extra_fields)))
+    return str(error)
+
+
+def _unknown(name: str) -> str:
+    near: Iterable[str] = difflib.get_close_matches(name, fields_dict(LaunchConfig), 1)
+    return f"unknown option {name!r}" + "".join(f" (did you mean {each!r}?)" for each in near)
+
+
+def _readable(line: str) -> str:
+    text, _, path = line.rpartition(" @ ")
+    return f"{path.removeprefix('.')}: {text}" if path else text
+
+
+def _exact(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"must be {kind.__name__}, not {value!r}")
+    return value
+
+
+_converter = cattrs.Converter(forbid_extra_keys=True)
+for _kind in (int, str):
+    _converter.register_structure_hook(_kind, _exact)

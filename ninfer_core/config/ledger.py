@@ -1,0 +1,92 @@
+"""Where the bytes of a launch go, counted before the first is allocated."""
+
+from __future__ import annotations
+
+import torch
+from attrs import frozen
+
+from ninfer_core.api import CapacityError
+from ninfer_core.config.launch import LaunchConfig
+from ninfer_core.config.model import ModelPlan
+from ninfer_core.state.layout import StateLayout
+
+
+@frozen
+class LedgerLine:
+    """One claim on memory.
+
+    :ivar arithmetic: how ``nbytes`` comes about, in numbers.
+    """
+
+    name: str
+    nbytes: int
+    arithmetic: str
+
+
+@frozen
+class Ledger:
+    """Claims against the budget of a machine.
+
+    :ivar budget_source: where ``budget_bytes`` comes from.
+    """
+
+    lines: tuple[LedgerLine, ...]
+    budget_bytes: int
+    budget_source: str
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(line.nbytes for line in self.lines)
+
+    @property
+    def fits(self) -> bool:
+        return self.total_bytes <= self.budget_bytes
+
+    def check(self) -> None:
+        """Raise `CapacityError` with both numbers if the budget does not suffice."""
+        if not self.fits:
+            claims = " + ".join(f"{line.name} {line.nbytes:,}" for line in self.lines)
+            raise CapacityError(
+                "the model does not fit in memory",
+                why=f"{claims} = {self.total_bytes:,} bytes; "
+                f"the budget is {self.budget_bytes:,} bytes ({self.budget_source})",
+                fix="lower --max-context or --context-capacity, or choose a smaller --kv-dtype",
+            )
+
+
+def draw_up(
+    config: LaunchConfig, model: ModelPlan, dtype: str, layout: StateLayout, num_pages: int
+) -> tuple[LedgerLine, ...]:
+    """The lines of a launch."""
+    state = _state(layout, num_pages, config.max_concurrency)
+    return _weights(model), state, _workspace(config, model, dtype)
+
+
+def _weights(model: ModelPlan) -> LedgerLine:
+    """Stored tensors that the parameters use, each once."""
+    names = [spec.name for spec in model.parameters if not spec.tied_to]
+    used = {t.id: t.bytes for name in names for t, _, _ in model.artifact.parts(name)}
+    arithmetic = f"{len(used)} stored tensors of {len(names)} parameters"
+    return LedgerLine("weights", sum(used.values()), arithmetic)
+
+
+def _state(layout: StateLayout, num_pages: int, num_slots: int) -> LedgerLine:
+    pages, slots = (num_pages + 1) * layout.page_bytes, (num_slots + 1) * layout.slot_bytes
+    return LedgerLine(
+        "state", pages + slots,
+        f"({num_pages} + 1 padding) pages x {layout.page_bytes:,} B"
+        f" + ({num_slots} + 1 padding) slots x {layout.slot_bytes:,} B",
+    )
+
+
+def _workspace(config: LaunchConfig, model: ModelPlan, dtype: str) -> LedgerLine:
+    """Activations and logits. Layers share buffers, so a shape of projection counts once."""
+    vocab, size = model.operations["vocab_size"], getattr(torch, dtype).itemsize
+    shapes = {spec.shape for spec in model.parameters if spec.kind == "projection"}
+    width = sum(sum(shape) for shape in shapes if vocab not in shape)
+    tokens, logits = config.step_tokens, config.max_concurrency * config.max_verify_rows
+    return LedgerLine(
+        "workspace", tokens * width * size + logits * vocab * 4,
+        f"{tokens} tokens x {width:,} activations x {size} B"
+        f" + {logits} rows x {vocab:,} logits x 4 B (estimate)",
+    )

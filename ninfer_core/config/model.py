@@ -1,0 +1,60 @@
+"""The model of a launch: its artifact, its pack, and what the pack says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import frozen
+
+from ninfer_core import api
+from ninfer_core.artifact.container import Artifact, open_artifact
+from ninfer_core.config.launch import LaunchConfig
+from ninfer_core.plugin_host import Choice, PluginReport, Provenance, choose_pack
+
+
+@frozen(eq=False, kw_only=True)
+class ModelPlan:
+    """An artifact and the pack that runs it.
+
+    :ivar model_pack: implementation of the chosen pack. :ivar model_config: the pack's own.
+    :ivar operations: sizes for predictions, see `ModelPack.operations`.
+    """
+
+    artifact: Artifact
+    pack: Choice[api.ModelPackSpec]
+    model_pack: api.ModelPack
+    model_config: Any
+    operations: Mapping[str, Any]
+    parameters: tuple[api.ParameterSpec, ...]
+    states: tuple[api.StateSpec, ...]
+
+
+def resolve_model(config: LaunchConfig, report: PluginReport) -> ModelPlan:
+    """Open the artifact, choose its pack and ask it about the model; no weight is read."""
+    if config.model is None:
+        raise api.ConfigError("no model is given", fix="give the path of a .ninfer file")
+    artifact = open_artifact(config.model)
+    description = artifact.description()
+    pack = choose_pack(report, description, config.pack)
+    with blame(pack.provenance):
+        model_pack: api.ModelPack = pack.spec.pack.load()()
+        own = model_pack.configure(description)
+        return ModelPlan(
+            artifact=artifact, pack=pack, model_pack=model_pack, model_config=own,
+            operations=model_pack.operations(own), parameters=model_pack.parameters(own),
+            states=model_pack.states(own),
+        )
+
+
+@contextmanager
+def blame(plugin: Provenance) -> Iterator[None]:
+    """Turn what a plugin raises, if it is no error for users, into one that names the plugin."""
+    try:
+        yield
+    except api.NInferError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise api.PluginError("a plugin failed", where=str(plugin), why=why) from error

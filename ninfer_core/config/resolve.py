@@ -1,0 +1,138 @@
+"""From launch options and plugins to a plan in which every choice has its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import asdict, evolve, frozen
+
+from ninfer_core import api
+from ninfer_core.config.launch import LaunchConfig
+from ninfer_core.config.ledger import Ledger, draw_up
+from ninfer_core.config.model import ModelPlan, blame, resolve_model
+from ninfer_core.plugin_host import (
+    Choice,
+    PluginReport,
+    Registered,
+    Registry,
+    choose_profile,
+    kernels_of,
+    require,
+)
+from ninfer_core.state.layout import StateLayout
+from ninfer_core.state.step import PAGE_TOKENS
+
+DEFAULT_CONTEXT = 2048
+
+
+@frozen(eq=False, kw_only=True)
+class EnginePlan(ModelPlan):
+    """All that is decided before weights are read.
+
+    :ivar config: the launch options with every choice filled in.
+    :ivar hardware: implementation of the chosen profile.
+    :ivar kernels: candidates for binding, those of other profiles left out.
+    :ivar max_verify_rows: tokens of a sequence in one decode step.
+    :ivar max_tokens: most tokens of one step. :ivar num_pages: usable pages of the pool.
+    :ivar reasons: ``(option, value, why)`` of every choice.
+    """
+
+    config: LaunchConfig
+    registry: Registry
+    profile: Choice[api.HardwareProfileSpec]
+    hardware: api.HardwareProfile
+    kernels: Mapping[str, Registered[api.KernelSpec]]
+    kv: api.KVCodecSpec
+    speculator: api.SpeculatorSpec | None
+    max_verify_rows: int
+    max_tokens: int
+    num_pages: int
+    ledger: Ledger
+    reasons: tuple[tuple[str, str, str], ...]
+
+
+def resolve(config: LaunchConfig, report: PluginReport, *, absent: bool = False) -> EnginePlan:
+    """Open the artifact and choose everything; no weight is read and nothing allocated.
+
+    :param config: its ``model`` must be a path.
+    :param absent: plan from the figures of the profile's machine, which may be another one;
+        whether the plan fits is then said by its ledger only.
+    :raises NInferError: of the class that fits what cannot be had.
+    :raises CapacityError: if the ledger exceeds the budget of this machine.
+    """
+    model = resolve_model(config, report)
+    profile = choose_profile(report, config.profile)
+    with blame(profile.provenance):
+        hardware: api.HardwareProfile = profile.spec.profile.load()()
+        budget = _budget(hardware, absent)
+    full = _fill_in(config, model, profile.spec.name, hardware)
+    kv: api.KVCodecSpec = require(report, "kv_codecs", str(full.kv_dtype), "--kv-dtype").spec
+    layout = StateLayout(model.states, kv, max_verify_rows=full.max_verify_rows)
+    num_pages = _count_pages(full, layout)
+    full = evolve(full, context_capacity=num_pages * layout.page_bytes)
+    ledger = Ledger(draw_up(full, model, hardware.compute_dtype, layout, num_pages), *budget)
+    if not absent:
+        ledger.check()
+    return EnginePlan(
+        **asdict(model, recurse=False), config=full, registry=report.registry, profile=profile,
+        hardware=hardware, kernels=kernels_of(report.registry, profile.provenance), kv=kv,
+        speculator=_speculator(full, report), max_verify_rows=full.max_verify_rows,
+        max_tokens=full.step_tokens, num_pages=num_pages, ledger=ledger,
+        reasons=tuple(_reasons(config, full, model.pack, profile)),
+    )
+
+
+def _budget(hardware: api.HardwareProfile, absent: bool) -> tuple[int, str]:
+    if absent:
+        figures = hardware.figures()
+        return figures.memory_bytes, f"memory of {figures.name}, {figures.source}"
+    return hardware.memory_budget(), f"free on this machine, says profile {hardware.name}"
+
+
+def _fill_in(
+    config: LaunchConfig, model: ModelPlan, profile: str, hardware: api.HardwareProfile
+) -> LaunchConfig:
+    longest = model.operations["max_context"]
+    context = config.max_context or min(DEFAULT_CONTEXT, longest)
+    if context > longest:
+        why = f"{context} > {longest}, the model's own"
+        raise api.ConfigError("max_context is too long for the model", why=why)
+    return evolve(
+        config, pack=model.pack.spec.name, profile=profile, max_context=context,
+        kv_dtype=config.kv_dtype or hardware.default_kv_dtype,
+    )
+
+
+def _count_pages(config: LaunchConfig, layout: StateLayout) -> int:
+    """Pages of the pool; without paged states, at least one that can hold a snapshot."""
+    one = -(-(config.max_context or 0) // PAGE_TOKENS) if layout.bytes_per_token else 1
+    if config.context_capacity is None:
+        return one * config.max_concurrency
+    num_pages = config.context_capacity // layout.page_bytes
+    if num_pages < one:
+        raise api.CapacityError(
+            "context_capacity does not hold one sequence of max_context tokens",
+            why=f"{config.context_capacity:,} B < {one} pages x {layout.page_bytes:,} B",
+            fix="raise --context-capacity or lower --max-context",
+        )
+    return num_pages
+
+
+def _speculator(config: LaunchConfig, report: PluginReport) -> api.SpeculatorSpec | None:
+    return require(report, "speculators", config.spec, "--spec").spec if config.spec else None
+
+
+def _reasons(
+    given: LaunchConfig, full: LaunchConfig, pack: Choice[Any], profile: Choice[Any]
+) -> Iterator[tuple[str, str, str]]:
+    yield "pack", pack.spec.name, pack.reason
+    yield "profile", profile.spec.name, profile.reason
+    defaults = {
+        "max_context": f"default: {DEFAULT_CONTEXT}, or the model's own",
+        "kv_dtype": f"default of profile {full.profile}",
+        "context_capacity": f"{full.max_concurrency} x {full.max_context} tokens in pages",
+    }
+    for option, default in defaults.items():
+        why = default if getattr(given, option) is None else "asked for"
+        yield option, str(getattr(full, option)), why

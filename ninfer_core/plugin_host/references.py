@@ -1,0 +1,56 @@
+"""Checks that lazy references lead somewhere, without importing what they name."""
+
+from __future__ import annotations
+
+import symtable
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+import attrs
+
+from ninfer_core.api import LazyRef
+
+_DYNAMIC = ("import *", "globals()", "global ", "__getattr__", "sys.modules")
+"""Source with one of these may bind names that its symbol table does not show."""
+
+
+def references(value: Any) -> Iterator[LazyRef]:
+    """Every lazy reference inside a spec, nested records and tuples included."""
+    if isinstance(value, LazyRef):
+        yield value
+    elif attrs.has(type(value)):
+        yield from references(tuple(getattr(value, a.name) for a in attrs.fields(type(value))))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from references(item)
+
+
+def dead_end(reference: LazyRef) -> str | None:
+    """Why a reference cannot be loaded, as far as its module's source shows; None if it may be."""
+    module, _, attribute = reference.path.partition(":")
+    spec = _locate(module)
+    if spec is None:
+        return f"{reference}: there is no module {module!r}"
+    get_source = getattr(spec.loader, "get_source", None)
+    source = get_source(module) if get_source else None
+    if source is None or any(word in source for word in _DYNAMIC):
+        return None
+    symbols = symtable.symtable(source, module, "exec").get_symbols()
+    bound = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+    name = attribute.partition(".")[0]
+    return None if name in bound else f"{reference}: {module} has no {name!r}"
+
+
+def _locate(module: str) -> ModuleSpec | None:
+    """The module's spec; unlike `importlib.util.find_spec`, this imports no parent."""
+    spec, path, name = None, None, ""
+    for part in module.split("."):
+        if name and path is None:
+            return None
+        name = f"{name}.{part}".lstrip(".")
+        found = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((each for each in found if each is not None), None)
+        path = spec.submodule_search_locations if spec else None
+    return spec
