@@ -1,0 +1,63 @@
+"""`fp8_e4m3fn_row_bf16` and `nvfp4`: codes that are small floating-point numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ninfer_core.api import ArtifactError, UnsupportedError
+from ninfer_core.artifact.formats.grouped import absmax_normalize
+
+_E4M3_MAX = 448.0
+_E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+class Fp8RowCodec:
+    """``w = code * scale``: ``codes`` float8_e4m3fn ``[N, K]``, ``scales`` bf16 ``[N]``."""
+
+    def quantize(self, values: Tensor) -> dict[str, Tensor]:
+        """`fp8_row_maxabs`, which rounds values to bf16 first; raises as `absmax_normalize`."""
+        normal, scales = absmax_normalize(values.bfloat16().float(), _E4M3_MAX, torch.bfloat16)
+        normal.clamp_(-_E4M3_MAX, _E4M3_MAX)  # the cast makes NaN of anything larger
+        return {"codes": normal.to(torch.float8_e4m3fn), "scales": scales}
+
+    def dequantize(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """fp32 ``[N, K]``; raises `ArtifactError` for words that the format does not have."""
+        values, scales = parts["codes"].float(), parts["scales"].float()
+        _require(values.isfinite().all(), "a code is NaN")
+        _require((scales.isfinite() & ~scales.signbit()).all(), "a scale is negative or infinite")
+        _require(not values[scales == 0].any(), "a row of scale 0 has codes other than 0")
+        return values.mul_(scales.unsqueeze(-1))
+
+
+class Nvfp4Codec:
+    """``w = e2m1(code) * scale / divisor``, a scale for 16 elements of a row; import only.
+
+    ``codes``: uint8 ``[..., N, K]`` of E2M1 words 0..15; ``scales``: float8_e4m3fn
+    ``[..., N, K / 16]``; ``divisor``: fp32 ``[...]``, one for each matrix.
+    """
+
+    def quantize(self, values: Tensor) -> dict[str, Tensor]:
+        """Always raises `UnsupportedError`."""
+        raise UnsupportedError(
+            "nothing quantises values to nvfp4", why="its scales need calibration",
+            fix="convert a checkpoint that is NVFP4 already, or choose another format",
+        )
+
+    def dequantize(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """fp32 ``[..., N, K]``; raises `ArtifactError` for words that the format does not have."""
+        scales, divisor = parts["scales"].float(), parts["divisor"][..., None, None]
+        _require((scales.isfinite() & ~scales.signbit()).all(), "a scale is negative or NaN")
+        _require((divisor.isfinite() & (divisor > 0)).all(), "a divisor is not positive and finite")
+        words = torch.tensor([*_E2M1_MAGNITUDES, *(-m for m in _E2M1_MAGNITUDES)])
+        values = words.to(scales.device)[parts["codes"].int()]
+        values.view(*scales.shape, 16).mul_(scales.unsqueeze(-1))
+        return values.div_(divisor)
+
+
+def _require(holds: Tensor | bool, why: str) -> None:
+    if not holds:
+        fix = "fetch or convert the model again"
+        raise ArtifactError("stored weights are invalid", why=why, fix=fix)

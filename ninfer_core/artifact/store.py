@@ -1,0 +1,179 @@
+"""Weights by logical name: views of the mapped files on a CPU, streamed copies elsewhere."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from attrs import evolve, field, frozen
+from torch import Tensor
+
+from ninfer_core.api import (
+    ArtifactError,
+    CapacityError,
+    FormatSpec,
+    LayoutSpec,
+    Progress,
+    StorageLayout,
+    WeightInfo,
+)
+from ninfer_core.artifact.catalogue import TensorObject
+from ninfer_core.artifact.container import Artifact
+from ninfer_core.artifact.layouts.planar import plane_view
+from ninfer_core.artifact.rows import Planes, Rows, cut, rows_of, stack
+from ninfer_core.artifact.schema import malformed
+from ninfer_core.artifact.weight import Weight
+
+S = TypeVar("S")
+_CACHE_LINE = 64
+
+
+@frozen
+class LoadReport:
+    """What loading took. Of ``nbytes``, ``mapped_bytes`` are views of files instead of copies."""
+
+    nbytes: int
+    mapped_bytes: int
+    seconds: float
+
+
+@frozen(eq=False)
+class WeightStore:
+    """Loaded weights; `load_weights` makes it."""
+
+    artifact: Artifact
+    formats: Mapping[str, FormatSpec]
+    layouts: Mapping[str, StorageLayout]
+    _planes: dict[str, Planes]
+    report: LoadReport
+    _weights: dict[tuple[str, ...], Weight] = field(factory=dict, init=False)
+
+    def weight(self, *names: str) -> Weight:
+        """One parameter, or several stacked by rows in the order given.
+
+        Consecutive rows of one object are a view. Others are concatenated, once; objects that are
+        whole in it become views of the result, so that nothing is held twice.
+
+        :raises ArtifactError: if a name is unknown or was not loaded, or rows do not stack.
+        """
+        if names not in self._weights:
+            runs = rows_of(self.artifact, names)
+            info, planes = _info(runs, self.formats), self._join(runs)
+            codec, layout = info.format.codec.load()(), self.layouts[info.layout]
+            self._weights[names] = Weight(info, planes, codec, layout)
+        return self._weights[names]
+
+    def tensor(self, name: str) -> Tensor:
+        """The values of a parameter as a new tensor: fp32, or int32 for integers."""
+        return self.weight(name).dense()
+
+    def _join(self, runs: Sequence[Rows]) -> Planes:
+        absent = [run.tensor.id for run in runs if run.tensor.id not in self._planes]
+        if absent:
+            raise ArtifactError(
+                "a parameter was not loaded", where=str(self.artifact.path),
+                why=f"objects {absent} were not selected", fix="select it when loading",
+            )
+        pieces = [cut(run, self._planes[run.tensor.id], run.tensor.num_rows) for run in runs]
+        if len(pieces) == 1:
+            return pieces[0]
+        stacked, total, at = stack(runs, pieces), sum(run.count for run in runs), 0
+        for run in runs:
+            if run.count == run.tensor.num_rows:
+                place = evolve(run, begin=at, end=at + run.count)
+                self._planes[run.tensor.id] = cut(place, stacked, total)
+            at += run.count
+        return stacked
+
+
+def load_weights(
+    artifact: Artifact, *, formats: Mapping[str, FormatSpec], layouts: Mapping[str, LayoutSpec],
+    device: str | torch.device = "cpu", budget_bytes: int | None = None,
+    progress: Progress | None = None, select: Iterable[str] | None = None,
+) -> WeightStore:
+    """Materialise parameters. What can be refused is refused before the first weight is read.
+
+    :param budget_bytes: most bytes of weights, mapped ones included.
+    :param select: names of parameters, None for all; only files that hold them need to be there.
+    :raises ArtifactError: for unknown names, formats and layouts, sizes that do not fit them, and
+        absent or foreign files.
+    :raises CapacityError: if the weights exceed the budget.
+    """
+    names = artifact.bindings if select is None else select
+    wanted = {tensor.id: tensor for name in names for tensor, _, _ in artifact.parts(name)}
+    nbytes = sum(tensor.bytes for tensor in wanted.values())
+    if budget_bytes is not None and nbytes > budget_bytes:
+        why = f"they take {nbytes:,} bytes of a budget of {budget_bytes:,}"
+        fix = "convert the model to a smaller format, or use a machine with more memory"
+        raise CapacityError("the weights do not fit", where=str(artifact.path), why=why, fix=fix)
+    used = {t.layout: _layout(artifact, t, formats, layouts) for t in wanted.values()}
+    pieces = {t.id: artifact.shards.read(t.offset, t.bytes) for t in wanted.values()}
+    planes: dict[str, Planes] = {}
+    start, done, mapped = time.monotonic(), 0, 0
+    for tensor in wanted.values():
+        image, is_view = _image(pieces.pop(tensor.id), torch.device(device))
+        infos = used[tensor.layout].planes(tensor.format, tensor.shape)
+        planes[tensor.id] = {info.name: plane_view(image, info) for info in infos}
+        done, mapped = done + tensor.bytes, mapped + is_view * tensor.bytes
+        if progress:
+            progress("weights", done, nbytes)
+    report = LoadReport(nbytes, mapped, time.monotonic() - start)
+    return WeightStore(artifact, formats, used, planes, report)
+
+
+def weight_info(artifact: Artifact, name: str, registry: Any) -> WeightInfo:
+    """Shape, format and layout of a parameter, from the catalogue alone.
+
+    :param registry: has ``formats``: name -> object with a `FormatSpec` as ``spec``.
+    :raises ArtifactError: if the parameter or its format is unknown, or its parts do not stack.
+    """
+    formats = {known: each.spec for known, each in registry.formats.items()}
+    return _info(rows_of(artifact, [name]), formats)
+
+
+def _info(runs: Sequence[Rows], formats: Mapping[str, FormatSpec]) -> WeightInfo:
+    tensor, rows = runs[0].tensor, sum(run.count for run in runs)
+    shape = (rows, *tensor.shape[1:]) if tensor.shape else ()
+    return WeightInfo(shape, _known(formats, tensor.format, runs[0].where), tensor.layout)
+
+
+def _layout(
+    artifact: Artifact, tensor: TensorObject, formats: Mapping[str, FormatSpec],
+    layouts: Mapping[str, LayoutSpec],
+) -> StorageLayout:
+    """The layout of a tensor, after checking that the tensor is one that it holds."""
+    where = artifact.place(tensor)
+    spec = _known(layouts, tensor.layout, where)
+    if _known(formats, tensor.format, where).name not in spec.formats:
+        raise malformed(where, f"layout {spec.name} does not hold format {tensor.format}")
+    layout: StorageLayout = spec.layout.load()()
+    nbytes = layout.nbytes(tensor.format, tensor.shape)
+    if nbytes != tensor.bytes or tensor.offset % spec.alignment:
+        placed = f"{tensor.bytes} bytes at offset {tensor.offset}"
+        raise malformed(where, f"{placed}; it needs {nbytes} at a multiple of {spec.alignment}")
+    return layout
+
+
+def _known(specs: Mapping[str, S], name: str, where: str) -> S:
+    if name not in specs:
+        why, fix = f"known are {', '.join(sorted(specs))}", "install the plugin that registers it"
+        raise ArtifactError(f"unknown {name}", where=where, why=why, fix=fix)
+    return specs[name]
+
+
+def _image(pieces: Sequence[memoryview], device: torch.device) -> tuple[Tensor, bool]:
+    """The bytes of an object on a device, and whether they are a view of the mapped file."""
+    with warnings.catch_warnings():
+        # The maps are read-only on purpose, which torch has no tensors for: nothing writes to them.
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        sources = [torch.frombuffer(piece, dtype=torch.uint8) for piece in pieces]
+    if device.type == "cpu" and len(sources) == 1 and sources[0].data_ptr() % _CACHE_LINE == 0:
+        return sources[0], True
+    sizes = [len(source) for source in sources]
+    image = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    for target, source in zip(torch.split(image, sizes), sources, strict=True):
+        target.copy_(source)
+    return image, False
