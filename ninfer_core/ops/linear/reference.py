@@ -1,0 +1,39 @@
+"""``linear`` in FP32, row by row."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ninfer_core.api import KernelRequest
+from ninfer_core.artifact.weight import Weight
+
+
+class RowProduct:
+    """``W x`` of one row: always the same product on the same memory, so that its bits do not
+    depend on the other rows (those of a matrix product depend on their number)."""
+
+    def __init__(self, weight: Weight) -> None:
+        self._matrix = weight.dense()  # [N, K]
+        self._row = self._matrix.new_empty(self._matrix.shape[1])
+        self._product = self._matrix.new_empty(self._matrix.shape[0])
+
+    def __call__(self, row: Tensor) -> Tensor:
+        """``[K]`` to fp32 ``[N]``, valid until the next call."""
+        return torch.mv(self._matrix, self._row.copy_(row), out=self._product)
+
+
+def bind(request: KernelRequest, weight: Weight, bias: Tensor | None) -> Callable[..., Tensor]:
+    product = RowProduct(weight)
+
+    def linear(x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
+        for t in range(x.shape[0]):
+            row = product(x[t])
+            if bias is not None:
+                row += bias
+            if residual is not None:
+                row += residual[t]
+            out[t] = row
+        return out
+
+    return linear

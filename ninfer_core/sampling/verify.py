@@ -1,0 +1,91 @@
+"""Which drafts of a speculative round are kept, and the token that follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve, frozen
+from torch import Tensor
+
+from ninfer_core.sampling.random import Purpose, uniform
+from ninfer_core.sampling.rows import SampleRow
+from ninfer_core.sampling.sampler import INVALID, Sampler, draw
+
+
+@frozen(eq=False)
+class Drafted:
+    """Drafts of one sequence.
+
+    :ivar rows: of the positions of the n drafts and of the one after them; see `expand`.
+    :ivar proposals: ``[n, V]``, distributions the drafts were drawn from; None if they were not
+        drawn (greedy or looked up).
+    """
+
+    rows: tuple[SampleRow, ...]
+    drafts: tuple[int, ...]
+    proposals: Tensor | None = None
+
+
+@frozen
+class Verdict:
+    """The first ``accepted`` drafts are kept and ``token`` follows; `INVALID` fails the request."""
+
+    accepted: int
+    token: int
+
+
+def expand(row: SampleRow, drafts: Sequence[int]) -> tuple[SampleRow, ...]:
+    """The rows of `Drafted`, from the one of the first draft's position."""
+    return tuple(
+        evolve(row, position=row.position + i, pending=tuple(drafts[:i]))
+        for i in range(len(drafts) + 1)
+    )
+
+
+def verify(sampler: Sampler, logits: Tensor, drafted: Sequence[Drafted]) -> list[Verdict]:
+    """Judge the drafts of several sequences; ``logits`` fp32 holds all their rows in order.
+
+    Drafts that were not drawn are kept while they equal what the sampler draws at their position
+    anyway. That is rejection sampling for a one-hot proposal, and a seed gives the same text with
+    and without speculation. Drafts drawn from ``proposals`` are kept with probability
+    ``min(1, p / q)`` and corrected from ``max(p - q, 0)`` (Leviathan, Kalman and Matias, 2023).
+    Both preserve the target distribution; greedy rows keep the longest match.
+    """
+    rows = [row for each in drafted for row in each.rows]
+    tokens = sampler.sample(logits, rows).tolist()
+    drawn = any(each.proposals is not None for each in drafted)
+    target = sampler.probabilities(logits, rows) if drawn else logits
+    verdicts, start = [], 0
+    for each in drafted:
+        span = slice(start, start + len(each.rows))
+        if each.proposals is None or each.rows[0].params.temperature == 0:
+            verdicts.append(_match(each.drafts, tokens[span]))
+        else:
+            verdicts.append(_reject(target[span], each.proposals.double(), each))
+        start = span.stop
+    return verdicts
+
+
+def _match(drafts: Sequence[int], tokens: Sequence[int]) -> Verdict:
+    accepted = 0
+    while accepted < len(drafts) and drafts[accepted] == tokens[accepted]:
+        accepted += 1
+    return Verdict(accepted, tokens[accepted])
+
+
+def _reject(target: Tensor, proposal: Tensor, drafted: Drafted) -> Verdict:
+    """``target`` p ``[n + 1, V]``, ``proposal`` q ``[n, V]``, both FP64."""
+    for i, token in enumerate(drafted.drafts):
+        row, p, q = drafted.rows[i], target[i], proposal[i]
+        chance = uniform(row.params.seed, row.position, Purpose.ACCEPT)
+        if chance * float(q[token]) >= float(p[token]):
+            residual = (p - q).clamp_(min=0)
+            # without a residual, p equals q but for rounding
+            return Verdict(i, _draw(residual if residual.any() else p, row, Purpose.CORRECTION))
+    return Verdict(len(drafted.drafts), _draw(target[-1], drafted.rows[-1], Purpose.BONUS))
+
+
+def _draw(weights: Tensor, row: SampleRow, purpose: Purpose) -> int:
+    if not weights.any():
+        return INVALID
+    return int(draw(weights.unsqueeze(0), [evolve(row, purpose=purpose)]))

@@ -1,0 +1,72 @@
+"""What one step of the model sees of the sequences it serves."""
+
+from __future__ import annotations
+
+import torch
+from attrs import define
+from torch import Tensor
+
+PAGE_TOKENS = 64
+"""Tokens of one page. Page 0 is never handed out: padded rows write there."""
+
+
+@define(eq=False)
+class StepBatch:
+    """Persistent input buffers of a step, filled by the engine, read by the model and its ops.
+
+    A step serves B *rows* (sequences); row b brings the tokens
+    ``row_start[b] .. row_start[b+1]`` of the T tokens. All tensors are allocated once at their
+    largest size; the counts say how much of them is live.
+
+    :ivar num_tokens: T. :ivar num_rows: B. :ivar num_logits: rows of logits wanted.
+    :ivar token_ids: int64 ``[max_tokens]``.
+    :ivar positions: int64 ``[max_tokens]``, position in the sequence.
+    :ivar token_row: int32 ``[max_tokens]``, row of each token.
+    :ivar row_start: int32 ``[max_rows + 1]``.
+    :ivar context_len: int32 ``[max_rows]``, tokens of the sequence before this step.
+    :ivar page_table: int32 ``[max_rows, max_pages]``.
+    :ivar slots: int32 ``[max_rows]``, state slot of each row; slot 0 is never handed out.
+    :ivar replay: int32 ``[max_rows]``: recorded rows of the previous step to apply to the slot
+        state before anything else.
+    :ivar certain: int32 ``[max_rows]``: 1 when all the row's tokens are committed for sure
+        (prefill, plain decode): slot state advances in place. 0 when they may be rejected (verify):
+        committed state is advanced by ``replay`` only and every token is recorded.
+    :ivar logit_rows: int64 ``[max_logits]``, token indexes whose logits are wanted.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    token_row: Tensor
+    row_start: Tensor
+    context_len: Tensor
+    page_table: Tensor
+    slots: Tensor
+    replay: Tensor
+    certain: Tensor
+    logit_rows: Tensor
+    num_tokens: int = 0
+    num_rows: int = 0
+    num_logits: int = 0
+
+    @classmethod
+    def allocate(
+        cls, *, max_tokens: int, max_rows: int, max_pages: int, max_logits: int,
+        device: torch.device | str = "cpu",
+    ) -> StepBatch:
+        """Zeroed buffers of the largest sizes (``max_pages`` per row)."""
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return cls(
+            token_ids=zeros(max_tokens, dtype=torch.int64),
+            positions=zeros(max_tokens, dtype=torch.int64),
+            token_row=zeros(max_tokens),
+            row_start=zeros(max_rows + 1),
+            context_len=zeros(max_rows),
+            page_table=zeros(max_rows, max_pages),
+            slots=zeros(max_rows),
+            replay=zeros(max_rows),
+            certain=zeros(max_rows),
+            logit_rows=zeros(max_logits, dtype=torch.int64),
+        )

@@ -1,0 +1,106 @@
+"""References of the ops on dense rows: values against FP64, bits against company."""
+
+import pytest
+import torch
+
+from ninfer_core.ops.embedding import reference as embedding
+from ninfer_core.ops.linear import reference as linear
+from ninfer_core.ops.rmsnorm import reference as rmsnorm
+from ninfer_core.ops.swiglu import reference as swiglu
+
+FORMATS = [
+    ("fp32", "contiguous_le_v1"), ("bf16", "contiguous_le_v1"),
+    ("q4_g64_fp16", "row_split_k128_v1"), ("q8_g32_fp16", "row_split_k128_v1"),
+]
+
+
+@pytest.fixture
+def values():
+    return torch.randn(48, 160, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def x():
+    return torch.randn(33, 160, generator=torch.Generator().manual_seed(2))
+
+
+def poisoned(*shape, dtype=torch.float32):
+    return torch.full(shape, torch.nan, dtype=dtype)
+
+
+@pytest.mark.parametrize(("format", "layout"), FORMATS)
+def test_linear_is_the_product_with_the_decoded_weight(
+    format, layout, values, x, make_weight, make_request
+):
+    weight = make_weight(values, format, layout)
+    out = linear.bind(make_request("linear"), weight, None)(x, poisoned(33, 48))
+    assert torch.allclose(out.double(), x.double() @ weight.dense().double().T, atol=1e-4)
+
+
+def test_linear_adds_bias_and_residual_last_and_in_place(values, x, make_weight, make_request):
+    bias = torch.arange(48.0)
+    product = linear.bind(make_request("linear"), make_weight(values), bias)
+    stream = torch.randn(33, 48)
+    expected = x.double() @ values.double().T + bias.double() + stream.double()
+    out = product(x, stream, stream)
+    assert out is stream
+    assert torch.allclose(stream.double(), expected, atol=1e-4)
+
+
+def test_linear_takes_strided_rows_and_bf16(values, x, make_weight, make_request):
+    product = linear.bind(make_request("linear"), make_weight(values), None)
+    wide = torch.cat((x, x), dim=1).bfloat16()
+    out = product(wide[:, 160:], poisoned(33, 100, dtype=torch.bfloat16)[:, 7:55])
+    expected = (wide[:, :160].double() @ values.double().T).bfloat16()
+    assert torch.allclose(out.float(), expected.float(), rtol=2**-7)
+
+
+def test_swiglu_gates_with_the_upper_rows(values, x, make_weight, make_request):
+    out = swiglu.bind(make_request("swiglu"), make_weight(values))(x, poisoned(33, 24))
+    gate, up = (x.double() @ values.double().T).chunk(2, dim=1)
+    assert torch.allclose(out.double(), torch.nn.functional.silu(gate) * up, atol=1e-4)
+
+
+@pytest.mark.parametrize("offset", [False, True])
+def test_rmsnorm_formula_in_place(offset, x, make_request):
+    weight = torch.randn(160)
+    request = make_request("rmsnorm", sizes={"eps": 0.5, "unit_offset": offset})
+    doubled = x.double()
+    scale = weight.double() + offset
+    expected = doubled / (doubled.square().mean(1, keepdim=True) + 0.5).sqrt() * scale
+    stream = x.clone()
+    assert rmsnorm.bind(request, weight)(stream, stream) is stream
+    assert torch.allclose(stream.double(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("format", "layout"), FORMATS)
+def test_embedding_gathers_exactly(format, layout, values, make_weight, make_request):
+    weight = make_weight(values, format, layout)
+    gather = embedding.bind(make_request("embedding"), weight)
+    ids = torch.tensor([47, 0, 3, 3])
+    assert gather(ids, poisoned(4, 160)).equal(weight.dense()[ids])
+    half = gather(ids, poisoned(4, 160, dtype=torch.bfloat16))
+    assert half.equal(weight.dense()[ids].bfloat16())
+
+
+def test_embedding_refuses_an_id_outside_the_table(values, make_weight, make_request):
+    gather = embedding.bind(make_request("embedding"), make_weight(values))
+    with pytest.raises(IndexError):
+        gather(torch.tensor([48]), poisoned(1, 160))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 32])
+def test_bits_of_a_row_do_not_depend_on_its_company(count, values, x, make_weight, make_request):
+    """Also with rows at every alignment, since the rows move through the batch."""
+    norm = make_request("rmsnorm", sizes={"eps": 1e-5, "unit_offset": False})
+    ops = [
+        (linear.bind(make_request("linear"), make_weight(values), torch.ones(48)), 48),
+        (swiglu.bind(make_request("swiglu"), make_weight(values)), 24),
+        (rmsnorm.bind(norm, torch.randn(160)), 160),
+    ]
+    for op, width in ops:
+        together = op(x, poisoned(33, width))
+        for start in range(0, 33, count):
+            part = x[start : start + count]
+            alone = op(part, poisoned(part.shape[0], width))
+            assert alone.equal(together[start : start + count])
