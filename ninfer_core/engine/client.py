@@ -1,0 +1,66 @@
+"""The engine on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Self
+
+from ninfer_core.engine.engine import Engine
+from ninfer_core.engine.request import Event, Finished, GenerationRequest
+
+
+class Generation:
+    """The events of one request; iteration ends after `Finished`."""
+
+    def __init__(self, engine: Engine, request: GenerationRequest) -> None:
+        self._engine, self._events = engine, SimpleQueue[Event]()
+        self.id = engine.submit(request, self._events.put)
+
+    def __iter__(self) -> Iterator[Event]:
+        while not isinstance(event := self._events.get(), Finished):
+            yield event
+        yield event
+
+    def cancel(self) -> None:
+        """End the request soon; its last event is `Finished` all the same."""
+        self._engine.cancel(self.id)
+
+
+class EngineClient:
+    """Runs an engine's steps on one thread until it is closed; usable from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._wake, self._closing = engine, threading.Event(), False
+        self._thread = threading.Thread(target=self._serve, name="ninfer-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest) -> Generation:
+        """Queue a request; raises as `Engine.submit` does."""
+        generation = Generation(self._engine, request)
+        self._wake.set()
+        return generation
+
+    def close(self) -> None:
+        """Cancel what is left and stop the thread."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closing:
+                if not self._engine.step():
+                    self._wake.wait()
+                    self._wake.clear()
+        except Exception as error:
+            self._engine.close(error)
+            raise
+        self._engine.close()

@@ -1,0 +1,68 @@
+"""The commit of a step's tokens, in its one order: preview, accept, publish."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import attrgetter
+
+from attrs import frozen
+
+from ninfer_core.api import OutputPart
+from ninfer_core.engine.request import FinishReason, TextDelta
+from ninfer_core.engine.sequence import Sequence
+
+
+@frozen(eq=False)
+class Preview:
+    """Tokens that a request keeps, their text, and why its output ends with them, if it does."""
+
+    token_ids: list[int]
+    parts: list[OutputPart]
+    reason: FinishReason | None
+
+
+def preview(
+    sequence: Sequence, candidates: list[int], reason: FinishReason | None = None
+) -> Preview:
+    """Cut tokens that the model accepts after the first that ends the output: an end token, the
+    end of a stop string, the last one within the limits.
+
+    :param reason: given, without candidates, to end the output where it is.
+    """
+    kept: list[int] = []
+    parts: list[OutputPart] = []
+    for token in candidates:
+        kept.append(token)
+        reason = _limit(sequence, len(kept))
+        if token in sequence.end_ids:
+            reason = "stop-token"
+        else:
+            parts += sequence.output.feed(token)
+        if reason or sequence.output.matched:
+            break
+    if reason:
+        parts += sequence.output.finish()
+    return Preview(kept, parts, "stop-string" if sequence.output.matched else reason)
+
+
+def accept(sequence: Sequence, token_ids: list[int], *, certain: bool) -> None:
+    """Move the frontier by exactly these tokens, and say how many recorded rows to replay."""
+    assert sequence.state is not None
+    sequence.tokens += token_ids
+    sequence.frontier = len(sequence.tokens) - 1
+    sequence.state.replay = 0 if certain else len(token_ids)
+    if sequence.history is not None:
+        for token in token_ids:
+            sequence.history.append(token)
+
+
+def publish(sequence: Sequence, parts: list[OutputPart]) -> None:
+    """Send the text, one delta for each run of a channel."""
+    for channel, run in groupby(parts, attrgetter("channel")):
+        sequence.sink(TextDelta(channel, "".join(part.text for part in run)))
+
+
+def _limit(sequence: Sequence, count: int) -> FinishReason | None:
+    if sequence.num_output + count == sequence.request.max_tokens:
+        return "output-limit"
+    return "context-capacity" if len(sequence.tokens) + count == sequence.limit else None

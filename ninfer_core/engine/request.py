@@ -1,0 +1,96 @@
+"""What the engine is asked for, and the events it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from attrs import field, frozen
+
+from ninfer_core.api import PreparedPrompt, RequestError, SamplingParams
+
+FinishReason = Literal[
+    "stop-token", "stop-string", "output-limit", "context-capacity", "cancelled", "deadline",
+    "error",
+]
+
+
+@frozen
+class GenerationRequest:
+    """One generation; raises `RequestError` for values that make no sense.
+
+    :ivar max_tokens: most output tokens; every committed one counts, end tokens too.
+    :ivar stop: strings before which the content ends; reasoning is not searched.
+    :ivar stop_token_ids: end tokens besides the model's own, which ``ignore_eos`` turns off.
+    :ivar deadline_s: seconds after submission at which the request ends, wherever it is.
+    :ivar raw: all text is content, as the model wrote it.
+    """
+
+    prompt: PreparedPrompt
+    sampling: SamplingParams
+    max_tokens: int
+    stop: tuple[str, ...] = field(default=(), converter=tuple)
+    stop_token_ids: frozenset[int] = field(default=frozenset(), converter=frozenset)
+    ignore_eos: bool = False
+    deadline_s: float | None = None
+    raw: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if not self.prompt.token_ids:
+            raise RequestError("the prompt is empty", fix="give it at least one token")
+        if self.max_tokens < 1:
+            raise RequestError("max_tokens must be positive", why=f"it is {self.max_tokens}")
+        if "" in self.stop:
+            raise RequestError("a stop string is empty", fix="leave it out")
+
+
+@frozen
+class TextDelta:
+    """More text of a channel (``content`` or ``reasoning``); never empty."""
+
+    channel: str
+    text: str
+
+
+@frozen
+class Usage:
+    """Token counts; drafted tokens are those that were verified."""
+
+    prompt_tokens: int
+    output_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+
+@frozen
+class Timings:
+    """Seconds in the queue, from admission to the first token, from there to the end; tokens of the
+    latter two; and, of the engine so far, the most sequences at once and pages in use."""
+
+    queue_s: float
+    prefill_s: float
+    prefill_tokens: int
+    decode_s: float
+    decode_tokens: int
+    peak_sequences: int
+    peak_pages: int
+
+
+@frozen
+class Finished:
+    """The last event of a request.
+
+    :ivar token_ids: all output tokens. :ivar stop: the stop string that ended it.
+    :ivar cause: with reason ``error``, what went wrong.
+    """
+
+    reason: FinishReason
+    usage: Usage
+    timings: Timings
+    token_ids: tuple[int, ...]
+    stop: str | None = None
+    cause: Exception | None = None
+
+
+Event = TextDelta | Finished
+Sink = Callable[[Event], None]

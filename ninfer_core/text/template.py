@@ -1,0 +1,107 @@
+"""Chat templates, rendered in a sandbox."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ninfer_core.api import ArtifactError, PreparedPrompt, RequestError
+from ninfer_core.text.tokenizer import HfTokenizer
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _tojson(value: Any, **options: Any) -> str:
+    """JSON with literal UTF-8: escapes would double the tokens of non-English text."""
+    return json.dumps(value, **{"ensure_ascii": False, **options})
+
+
+def _sandbox() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
+    return environment
+
+
+def _location(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == "<template>"]
+    return f"chat template, line {lines[-1]}" if lines else "chat template"
+
+
+class ChatTemplate:
+    """A jinja chat template with the conventions of Hugging Face's.
+
+    :param tokenizer: tokenises what the template renders.
+    :param reasoning: opening and closing tag of reasoning blocks, if the model has such.
+    :param max_chars: most characters of a rendering.
+    :raises ArtifactError: if the template does not compile.
+    """
+
+    def __init__(
+        self, source: str, tokenizer: HfTokenizer, *, reasoning: tuple[str, str] | None = None,
+        max_chars: int = 1 << 26,
+    ) -> None:
+        self._tokenizer, self._reasoning, self._max_chars = tokenizer, reasoning, max_chars
+        try:
+            self._template = _sandbox().from_string(source)
+        except TemplateSyntaxError as error:
+            raise ArtifactError(
+                "the chat template does not compile", where=f"line {error.lineno}", why=str(error)
+            ) from error
+
+    def prepare(
+        self, messages: Sequence[Mapping[str, Any]], *,
+        tools: Sequence[Mapping[str, Any]] = (), **variables: Any,
+    ) -> PreparedPrompt:
+        """Render and tokenise a conversation. Only what the template itself writes becomes
+        control tokens; in messages and tools their text stays text.
+
+        :param variables: further variables of the template; ``add_generation_prompt`` is true.
+        :raises RequestError: if the template refuses the conversation; names the line.
+        """
+        hide, reveal = self._tokenizer.control_text.hide, self._tokenizer.control_text.reveal
+        text = self.render(messages=hide(messages), tools=hide(tools) or None, **variables)
+        opening, closing = self._reasoning or ("", "")
+        return PreparedPrompt(
+            token_ids=tuple(self._tokenizer.encode(text, special=True)),
+            text=reveal(text),
+            reasoning_open=bool(opening) and text.rfind(opening) > text.rfind(closing),
+        )
+
+    def render(self, **variables: Any) -> str:
+        """The plain rendering; raises as :meth:`prepare` does."""
+        try:
+            pieces = self._template.generate({"add_generation_prompt": True, **variables})
+            return self._join(pieces)
+        except RequestError:
+            raise
+        except Exception as error:  # a template can raise whatever Python can
+            raise RequestError(
+                "the chat template refused the conversation", where=_location(error),
+                why=str(error) or type(error).__name__,
+            ) from error
+
+    def _join(self, pieces: Iterable[str]) -> str:
+        text: list[str] = []
+        left = self._max_chars
+        for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                raise RequestError(
+                    "the rendered prompt is too long", where="chat template",
+                    why=f"more than {self._max_chars} characters", fix="shorten the messages",
+                )
+            text.append(piece)
+        return "".join(text)

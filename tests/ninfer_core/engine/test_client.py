@@ -1,0 +1,70 @@
+"""The engine on its own thread: events in order, cancelling, closing, faults."""
+
+import threading
+
+import pytest
+
+from ninfer_core.api import NInferError, RequestError
+from ninfer_core.engine.client import EngineClient
+from ninfer_core.engine.request import Finished
+from ninfer_core.engine.scheduler import plan
+
+
+def test_generations_run_together_and_end(kit):
+    parts = kit.build()
+    with EngineClient(parts.engine) as client:
+        requests = [kit.ask(first=i, ignore_eos=True) for i in range(6)]
+        generations = [client.submit(request) for request in requests]
+        for request, generation in zip(requests, generations, strict=True):
+            *deltas, last = generation
+            assert list(last.token_ids) == kit.expected(request, 8)
+            assert "".join(delta.text for delta in deltas) == kit.text(last.token_ids)
+    parts.engine.audit()
+
+
+def test_an_idle_client_wakes_up_for_a_request(kit):
+    with EngineClient(kit.build().engine) as client:
+        for _ in range(3):
+            assert [*client.submit(kit.ask())][-1].reason in ("output-limit", "stop-token")
+
+
+def test_cancelling_from_another_thread(kit):
+    parts, started = kit.build(max_context=4096, num_pages=64), threading.Event()
+    parts.model.before = lambda batch: started.set()
+    with EngineClient(parts.engine) as client:
+        generation = client.submit(kit.ask(max_tokens=3000, ignore_eos=True))
+        assert started.wait(10)
+        generation.cancel()
+        assert [*generation][-1].reason == "cancelled"
+    parts.engine.audit()
+
+
+def test_closing_ends_what_runs_and_what_waits(kit):
+    parts = kit.build(max_sequences=1, max_context=4096)
+    client = EngineClient(parts.engine)
+    generations = [client.submit(kit.ask(max_tokens=3000, ignore_eos=True)) for _ in range(3)]
+    client.close()
+    assert [[*generation][-1].reason for generation in generations] == ["cancelled"] * 3
+    parts.engine.audit()
+    with pytest.raises(NInferError, match="closed"):
+        client.submit(kit.ask())
+
+
+def test_a_refusal_is_raised_where_the_request_is_made(kit):
+    with EngineClient(kit.build(max_context=64).engine) as client, pytest.raises(RequestError):
+        client.submit(kit.ask(100))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_engine_leaves_nobody_waiting(kit, monkeypatch):
+    def broken_plan(waiting, *others):
+        return 1 / 0 if waiting else plan(waiting, *others)
+
+    monkeypatch.setattr("ninfer_core.engine.engine.plan", broken_plan)
+    client = EngineClient(kit.build().engine)
+    last = [*client.submit(kit.ask())][-1]
+    assert isinstance(last, Finished)
+    assert isinstance(last.cause, ZeroDivisionError)
+    client.close()
+    with pytest.raises(NInferError, match="closed"):
+        client.submit(kit.ask())

@@ -1,0 +1,148 @@
+"""Whatever else runs, however prompts are cut and whatever is drafted: a request's answer is that
+of a plain run alone, and nothing is lost."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ninfer_core.api import SamplingParams
+
+SAMPLING = st.sampled_from([
+    SamplingParams(),
+    SamplingParams(temperature=0.8, top_k=20, seed=3),
+    SamplingParams(temperature=1.0, presence_penalty=0.7, repetition_penalty=1.2, seed=4),
+])
+REQUEST = st.fixed_dictionaries({
+    "length": st.integers(1, 140), "first": st.integers(0, 3), "max_tokens": st.integers(1, 10),
+    "sampling": SAMPLING, "ignore_eos": st.booleans(),
+    "stop": st.sampled_from([(), ("A",), ("B", "CD"), ("E", "FG", "H")]),
+})
+JOB = st.fixed_dictionaries({
+    "request": REQUEST, "submit": st.integers(0, 6), "cancel": st.none() | st.integers(0, 12),
+})
+DRAFTING = st.none() | st.tuples(
+    st.integers(1, 4), st.lists(st.booleans(), min_size=1, max_size=7),
+    st.lists(st.integers(0, 4), min_size=1, max_size=3),
+)
+
+
+def outcome(events):
+    text = "".join(event.text for event in events[:-1])
+    return events[-1].reason, events[-1].token_ids, events[-1].stop, text
+
+
+def alone(kit, request):
+    parts, events = kit.build(chunk=512), []
+    parts.engine.submit(request, events.append)
+    parts.engine.run_until_idle()
+    return outcome(events)
+
+
+def play(parts, jobs, requests):
+    """Submit and cancel at the given cycles; the events of each job."""
+    events, ids, cycle = [[] for _ in jobs], {}, 0
+    while len(ids) < len(jobs) or parts.engine.step():
+        for i, job in enumerate(jobs):
+            if job["submit"] == cycle:
+                ids[i] = parts.engine.submit(requests[i], events[i].append)
+            if job["cancel"] == cycle and i in ids:
+                parts.engine.cancel(ids[i])
+        cycle += 1
+        assert cycle < 1000, "the engine makes no progress"
+    parts.engine.audit()
+    return events
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    jobs=st.lists(JOB, min_size=1, max_size=6), max_sequences=st.integers(1, 5),
+    num_pages=st.integers(3, 12), chunk=st.sampled_from([64, 128]), drafting=DRAFTING,
+)
+def test_any_schedule_gives_what_each_request_gives_alone(
+    kit, jobs, max_sequences, num_pages, chunk, drafting
+):
+    speculator = kit.Oracle(*drafting) if drafting else None
+    parts = kit.build(
+        max_sequences=max_sequences, num_pages=num_pages, chunk=chunk, speculator=speculator
+    )
+    requests = [kit.ask(**job["request"]) for job in jobs]
+    for request, job, events in zip(requests, jobs, play(parts, jobs, requests), strict=True):
+        reason, tokens, stop, text = alone(kit, request)
+        found = outcome(events)
+        if found[0] == "cancelled":
+            assert job["cancel"] is not None
+            assert found[1] == tokens[: len(found[1])]
+            assert found[3] == kit.text(found[1])
+        else:
+            assert found == (reason, tokens, stop, text)
+    if speculator:
+        assert not speculator.known, "a request was not released"
+
+
+@pytest.mark.parametrize("wrong_at", [0, 1, 2, 3, None])
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.9, seed=11)])
+def test_a_draft_that_is_wrong_at_each_position(kit, wrong_at, sampling):
+    """200 tokens with drafts that are always wrong at one place equal 200 tokens without."""
+    request = kit.ask(70, max_tokens=200, ignore_eos=True, sampling=sampling)
+    speculator = kit.Oracle(3, [i == wrong_at for i in range(3)], params=sampling)
+    parts, events = kit.build(speculator=speculator), []
+    parts.engine.submit(request, events.append)
+    parts.engine.run_until_idle()
+    parts.engine.audit()
+    assert list(events[-1].token_ids) == kit.expected(request, 200)
+    accepted = 3 if wrong_at in (3, None) else wrong_at
+    assert set(speculator.outcomes[:-2]) == {(3, accepted)}
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_a_stop_inside_a_draft_cuts_the_round(kit, cut):
+    tokens = kit.expected(kit.ask(), 8)
+    stop = kit.text(tokens)[cut - 1 : cut + 1]
+    request = kit.ask(stop=[stop], ignore_eos=True)
+    parts, events = kit.build(speculator=kit.Oracle(4)), []
+    parts.engine.submit(request, events.append)
+    parts.engine.run_until_idle()
+    parts.engine.audit()
+    assert outcome(events) == alone(kit, request)
+
+
+def test_drafts_never_pass_the_end_of_the_context(kit):
+    request = kit.ask(58, max_tokens=100, ignore_eos=True)
+    parts, events = kit.build(max_context=64, num_pages=1, speculator=kit.Oracle(4)), []
+    parts.engine.submit(request, events.append)
+    parts.engine.run_until_idle()
+    assert events[-1].reason == "context-capacity"
+    assert list(events[-1].token_ids) == kit.expected(request, 6)
+
+
+@pytest.mark.parametrize("fault", ["propose", "observe", "release", "range", "many"])
+def test_a_broken_speculator_is_switched_off_and_costs_no_request(kit, caplog, fault):
+    class Broken(kit.Oracle):
+        def propose(self, request_id, tokens, limit):
+            drafts = super().propose(request_id, tokens, limit)
+            return {"propose": None, "range": [kit.VOCAB], "many": [1] * 9}.get(fault, drafts)
+
+        def observe(self, request_id, drafted, accepted):
+            if fault == "observe":
+                raise RuntimeError("cannot observe")
+
+        def release(self, request_id):
+            if fault == "release":
+                raise RuntimeError("cannot release")
+
+    parts, first, second = kit.build(speculator=Broken(3)), [], []
+    for sink in (first, second):
+        parts.engine.submit(kit.ask(ignore_eos=True), sink.append)
+        parts.engine.run_until_idle()
+    parts.engine.audit()
+    assert caplog.text.count("switched off") == 1
+    assert list(first[-1].token_ids) == list(second[-1].token_ids) == kit.expected(kit.ask(), 8)
+    assert second[-1].usage.drafted_tokens == 0
+
+
+def test_usage_counts_drafts(kit):
+    parts, events = kit.build(speculator=kit.Oracle(2)), []
+    parts.engine.submit(kit.ask(max_tokens=7, ignore_eos=True), events.append)
+    parts.engine.run_until_idle()
+    usage = events[-1].usage
+    assert (usage.output_tokens, usage.drafted_tokens, usage.accepted_tokens) == (7, 4, 4)

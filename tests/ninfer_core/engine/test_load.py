@@ -1,0 +1,134 @@
+"""From an artifact and plugins to answers, with the real parts in between."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from attrs import evolve
+
+from ninfer_core import api
+from ninfer_core.artifact.writer import ArtifactWriter
+from ninfer_core.config import LaunchConfig, resolve
+from ninfer_core.engine.client import EngineClient
+from ninfer_core.engine.load import load_engine
+from ninfer_core.engine.request import GenerationRequest
+from ninfer_core.plugin_host import PluginRecord, PluginReport, PluginSelection, load_plugins
+
+
+class Box:
+    """A machine on which nothing is fast and everything exact."""
+
+    name, device, capability = "box", "cpu", 0
+    compute_dtype, default_kv_dtype = "float32", "fp32"
+    prepared = 0
+
+    def memory_budget(self):
+        return 100_000_000
+
+    def prepare(self):
+        Box.prepared += 1
+
+
+class Repeat:
+    """Drafts the last token again."""
+
+    def __init__(self, draft_tokens):
+        self.max_drafts = draft_tokens
+
+    def propose(self, request_id, tokens, limit):
+        return [tokens[-1]] * limit
+
+    def observe(self, request_id, drafted, accepted):
+        pass
+
+    def release(self, request_id):
+        pass
+
+
+@pytest.fixture
+def report(monkeypatch):
+    module = ModuleType("box_parts")
+    module.Box, module.Repeat = Box, Repeat
+    module.detect = lambda: api.Detection(50, "a box")
+    monkeypatch.setitem(sys.modules, "box_parts", module)
+    box = PluginRecord(
+        "box", "ninfer.plugins", "box-dist", "1.0", "box.plugin", "active",
+        specs={
+            "profiles": (api.HardwareProfileSpec("box", "box_parts:detect", "box_parts:Box"),),
+            "speculators": (api.SpeculatorSpec("repeat", "box_parts:Repeat"),),
+        },
+    )
+    loaded = load_plugins(PluginSelection(names=(), modules=("ninfer_pack_toy.plugin",)))
+    return PluginReport((*loaded.records, box))
+
+
+@pytest.fixture
+def path(report, tmp_path):
+    """The toy pack's tiny model with random weights."""
+    pack = report.registry.packs["toy"].spec.pack.load()()
+    description, generator = pack.tiny(), torch.Generator().manual_seed(3)
+    parts = {name: {"config": config} for name, config in description.components.items()}
+    with ArtifactWriter(tmp_path / "toy.ninfer", components=parts) as writer:
+        for spec in pack.parameters(pack.configure(description)):
+            if not spec.tied_to:
+                values = torch.randn(spec.shape, generator=generator) / spec.shape[-1] ** 0.5
+                image = values.view(torch.uint8).flatten()
+                writer.add_tensor(spec.name, spec.shape, "fp32", "contiguous_le_v1", image)
+            writer.bind(spec.name, spec.tied_to or spec.name)
+    return str(tmp_path / "toy.ninfer")
+
+
+def answer(report, **options):
+    config = LaunchConfig(max_context=256, prefill_chunk=64, **options)
+    phases = []
+    plan = resolve(config, report)
+    loaded = load_engine(plan, lambda phase, done, total: phases.append((phase, done, total)))
+    prompt = loaded.frontend.prepare([{"role": "user", "content": "what? " * 15}])
+    request = GenerationRequest(prompt, api.SamplingParams(), 12, ignore_eos=True)
+    with EngineClient(loaded.engine) as client:
+        *_, last = client.submit(request)
+    loaded.engine.audit()
+    if last.cause:
+        raise last.cause
+    return plan, loaded, last, phases
+
+
+def test_a_loaded_engine_answers_as_planned(report, path):
+    prepared = Box.prepared
+    plan, loaded, last, phases = answer(report, model=path)
+    assert Box.prepared == prepared + 1
+    assert len(last.token_ids) == 12
+    assert loaded.report.nbytes == next(e.nbytes for e in plan.ledger.lines if e.name == "weights")
+    assert phases[-1] == ("weights", loaded.report.nbytes, loaded.report.nbytes)
+    assert {choice.spec.op for choice in loaded.kernels} >= {"linear", "paged_attention"}
+
+
+def test_a_speculator_by_name_changes_nothing_but_the_work(report, path):
+    plain = answer(report, model=path)[2]
+    drafted = answer(report, model=path, spec="repeat", draft_tokens=3, max_concurrency=2)[2]
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.usage.drafted_tokens > 0
+
+
+def test_threads_are_set_if_asked_for(report, path):
+    before = torch.get_num_threads()
+    try:
+        answer(report, model=path, threads=1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_pack_that_fails_to_build_is_named(report, path, monkeypatch):
+    plan = resolve(LaunchConfig(model=path, max_context=64), report)
+    monkeypatch.setattr(type(plan.model_pack), "build", lambda *args: 1 / 0)
+    with pytest.raises(api.PluginError, match=r"toy.*division by zero"):
+        load_engine(plan)
+
+
+def test_weights_beyond_the_budget_are_refused_before_they_are_read(report, path):
+    plan = resolve(LaunchConfig(model=path, max_context=64), report)
+    small = evolve(plan, ledger=evolve(plan.ledger, budget_bytes=1000))
+    with pytest.raises(api.CapacityError, match="budget of 1,000"):
+        load_engine(small)
