@@ -36,7 +36,7 @@ class PluginError(NInferError):
 
 
 class AmbiguityError(NInferError):
-    """Two plugins answer the same question equally well; the message names the flag that settles it."""
+    """Two plugins answer a question equally well; the message names the flag that settles it."""
 
 
 class ArtifactError(NInferError):
@@ -44,11 +44,11 @@ class ArtifactError(NInferError):
 
 
 class UnsupportedError(NInferError):
-    """Nothing installed can do what was asked; the message lists what was considered and why not."""
+    """Nothing installed can do what was asked; the message says what was considered and why not."""
 
 
 class CapacityError(NInferError):
-    """A budget (weights, pages, slots, context) does not suffice; the message carries both numbers."""
+    """A budget (weights, pages, slots, context) does not suffice; the message has both numbers."""
 
 
 class RequestError(NInferError):

@@ -13,7 +13,7 @@ from ninfer_core.api.errors import PluginError
 _PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def _check(_: object, __: object, value: object) -> None:
+def _check(_: object, __: object, value: str) -> None:
     if not isinstance(value, str) or not _PATTERN.fullmatch(value):
         raise PluginError(
             "malformed lazy reference",

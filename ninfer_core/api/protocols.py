@@ -123,12 +123,26 @@ class HardwareProfile(Protocol):
 class BuildContext(Protocol):
     """What a pack builds its model from: weights by logical name, bound ops, state, buffers."""
 
-    compute_dtype: Any
-    """The ``torch.dtype`` of activations."""
-    device: Any
-    max_tokens: int
-    """Most rows (tokens) of one step."""
-    max_context: int
+    @property
+    def compute_dtype(self) -> Any:
+        """The ``torch.dtype`` of activations."""
+        ...
+
+    @property
+    def device(self) -> Any: ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Most rows (tokens) of one step."""
+        ...
+
+    @property
+    def max_logits(self) -> int:
+        """Most rows of logits wanted of one step."""
+        ...
+
+    @property
+    def max_context(self) -> int: ...
 
     def weight(self, *names: str) -> Any:
         """The :class:`~ninfer_core.artifact.weight.Weight` of one parameter, or of several stacked
@@ -170,7 +184,8 @@ class Model(Protocol):
 class Tokenizer(Protocol):
     """Text to ids and back; ids to bytes, because a character may span tokens."""
 
-    vocab_size: int
+    @property
+    def vocab_size(self) -> int: ...
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """``special``: whether control-token text becomes control tokens."""
@@ -214,9 +229,14 @@ class OutputParser(Protocol):
 class Frontend(Protocol):
     """Everything of a model that is about text."""
 
-    tokenizer: Tokenizer
-    eos_token_ids: frozenset[int]
-    sampling_defaults: SamplingParams
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    def sampling_defaults(self) -> SamplingParams: ...
 
     def prepare(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
@@ -230,13 +250,28 @@ class Frontend(Protocol):
 class SourceTensor(Protocol):
     """A tensor of a source checkpoint, read when asked."""
 
-    name: str
-    dtype: str
-    """``F32``, ``BF16``, ``Q4_1`` ...: the source's own name."""
-    shape: tuple[int, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str:
+        """``F32``, ``BF16``, ``Q4_1`` ...: the source's own name."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def format(self) -> str:
+        """The format of the core that holds the tensor bit for bit; "" if none does."""
+        ...
 
     def raw(self) -> Tensor:
-        """Stored bytes or values as they are (quantised blocks: uint8)."""
+        """Stored values, or bytes of quantised blocks as uint8 ``[..., bytes of a row]``."""
+        ...
+
+    def parts(self) -> Mapping[str, Tensor]:
+        """The parts of `format`."""
         ...
 
     def dense(self) -> Tensor:
@@ -247,10 +282,16 @@ class SourceTensor(Protocol):
 class CheckpointSource(Protocol):
     """A source checkpoint (safetensors directory, GGUF file)."""
 
-    description: ModelDescription
-    tensors: Mapping[str, SourceTensor]
-    resources: Mapping[str, bytes]
-    """Files or metadata that belong to the frontend, by role (``tokenizer.json`` ...)."""
+    @property
+    def description(self) -> ModelDescription: ...
+
+    @property
+    def tensors(self) -> Mapping[str, SourceTensor]: ...
+
+    @property
+    def resources(self) -> Mapping[str, bytes]:
+        """Files or metadata that belong to the frontend, by role (``tokenizer.json`` ...)."""
+        ...
 
 
 @frozen
@@ -260,8 +301,8 @@ class ImportedParameter:
     :ivar spec: the parameter.
     :ivar sources: names of the source tensors it consumes.
     :ivar values: ``() -> fp32 [N, K]`` (or any shape for direct parameters); dense values.
-    :ivar parts: ``() -> parts`` when the source already holds ``format`` bit for bit, else None.
-    :ivar format: with ``parts``, the format's name; else "".
+    :ivar parts: ``() -> parts`` of ``format``, bit for bit what the source holds.
+    :ivar format: the format that holds the source exactly; "" if none does (``parts`` is not used).
     :ivar parent: id of the stored object whose rows this parameter is: parameters of one parent are
         stacked in the plan's order, so that one product reads them without a copy. "" = an object
         of its own. Parameters with ``tied_to`` are not in a plan; they share the other's object.
@@ -277,11 +318,12 @@ class ImportedParameter:
 
 @frozen
 class StorageChoice:
-    """The stored type of the parameters whose names match ``pattern`` (fnmatch).
+    """The stored type of the projections and tables whose names match ``pattern`` (fnmatch); direct
+    parameters are stored as the source holds them.
 
-    The first match of a recipe wins. ``format`` "" keeps what the source holds bit for bit, or, where
-    the parameters of one object hold no common format, stores bf16; ``layout`` "" takes the format's
-    first layout.
+    The first match of a recipe wins. ``format`` "" keeps what the source holds, bit for bit, or
+    stores bf16 where the parameters of one object hold no common format; ``layout`` "" takes the
+    format's first layout.
     """
 
     pattern: str
@@ -293,7 +335,8 @@ class StorageChoice:
 class ImportPlan:
     """A pack's translation of a source into logical parameters.
 
-    :ivar components: root catalogue components by id; ``text`` is required.
+    :ivar components: components of the catalogue by id (``{"config": {...}}`` and perhaps
+        ``target``, ``proposal``); ``text`` is required.
     :ivar resources: frontend resources by role.
     :ivar ignored: source tensors that are deliberately not used, with the reason.
     :ivar recipe: default storage choices.
@@ -349,7 +392,14 @@ class Converter(Protocol):
     def __call__(
         self, source: Path, destination: Path, *, pack: ModelPack, registry: Any,
         recipe: Sequence[StorageChoice] | None = None, progress: Progress | None = None,
-    ) -> None: ...
+    ) -> object:
+        """Convert; the recipe is the pack's if None.
+
+        :return: a report; its text is for the user.
+        :raises NInferError: naming what is missing, left over or cannot be stored; nothing is
+            left at the destination then.
+        """
+        ...
 
 
 class Speculator(Protocol):
@@ -359,7 +409,8 @@ class Speculator(Protocol):
     `observe`. A raising speculator is switched off for the engine.
     """
 
-    max_drafts: int
+    @property
+    def max_drafts(self) -> int: ...
 
     def propose(self, request_id: int, tokens: Sequence[int], limit: int) -> Sequence[int]:
         """At most ``limit`` draft tokens to follow ``tokens`` (prompt and output so far)."""

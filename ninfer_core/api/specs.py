@@ -10,23 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from attrs import field, frozen
-from attrs.validators import ge, in_, instance_of, matches_re
+from attrs.validators import and_, ge, in_, instance_of, matches_re, optional
 
 from ninfer_core.api.lazy import LazyRef, to_lazy, to_optional_lazy
 
-_NAME = matches_re(r"[a-z0-9][a-z0-9_.-]*")
-
-
-def _name() -> Any:
-    return field(validator=[instance_of(str), _NAME])
-
-
-def _lazy() -> Any:
-    return field(converter=to_lazy)
-
-
-def _optional_lazy() -> Any:
-    return field(default=None, converter=to_optional_lazy)
+_NAME = and_(instance_of(str), matches_re(r"[a-z0-9][a-z0-9_.-]*"))
 
 
 @frozen
@@ -71,8 +59,8 @@ class EmbeddedModel:
     :ivar default: whether commands without a model use it.
     """
 
-    name: str = _name()
-    locate: LazyRef = _lazy()
+    name: str = field(validator=_NAME)
+    locate: LazyRef = field(converter=to_lazy)
     requirement: str
     sha256: str = field(validator=matches_re(r"[0-9a-f]{64}"))
     license: str
@@ -89,9 +77,9 @@ class ModelPackSpec:
     :ivar embedded: models this pack brings by name.
     """
 
-    name: str = _name()
-    pack: LazyRef = _lazy()
-    claim: LazyRef = _lazy()
+    name: str = field(validator=_NAME)
+    pack: LazyRef = field(converter=to_lazy)
+    claim: LazyRef = field(converter=to_lazy)
     embedded: tuple[EmbeddedModel, ...] = ()
 
 
@@ -103,7 +91,7 @@ class Detection:
     :ivar reason: why it fits or does not.
     """
 
-    score: int | None
+    score: int | None = field(validator=optional([instance_of(int), ge(1)]))
     reason: str
 
 
@@ -118,9 +106,9 @@ class HardwareProfileSpec:
         hardware, because ``ninfer plan`` predicts for absent cards.
     """
 
-    name: str = _name()
-    detect: LazyRef = _lazy()
-    profile: LazyRef = _lazy()
+    name: str = field(validator=_NAME)
+    detect: LazyRef = field(converter=to_lazy)
+    profile: LazyRef = field(converter=to_lazy)
 
 
 @frozen
@@ -154,8 +142,8 @@ class FormatSpec:
     :ivar structure: see :class:`AffineGroup`; None for direct and irregular formats.
     """
 
-    name: str = _name()
-    codec: LazyRef = _lazy()
+    name: str = field(validator=_NAME)
+    codec: LazyRef = field(converter=to_lazy)
     bits_per_weight: float
     structure: AffineGroup | None = None
 
@@ -170,9 +158,9 @@ class LayoutSpec:
     :ivar alignment: byte alignment of an object in the payload.
     """
 
-    name: str = _name()
+    name: str = field(validator=_NAME)
     formats: tuple[str, ...]
-    layout: LazyRef = _lazy()
+    layout: LazyRef = field(converter=to_lazy)
     alignment: int = 256
 
 
@@ -183,8 +171,8 @@ class KVCodecSpec:
     :ivar codec: zero-argument factory of a :class:`~ninfer_core.api.protocols.KVCodec`.
     """
 
-    name: str = _name()
-    codec: LazyRef = _lazy()
+    name: str = field(validator=_NAME)
+    codec: LazyRef = field(converter=to_lazy)
 
 
 @frozen
@@ -247,9 +235,9 @@ class KernelSpec:
     """
 
     op: str
-    name: str = _name()
-    factory: LazyRef = _lazy()
-    accepts: LazyRef | None = _optional_lazy()
+    name: str = field(validator=_NAME)
+    factory: LazyRef = field(converter=to_lazy)
+    accepts: LazyRef | None = field(default=None, converter=to_optional_lazy)
     priority: int = 0
     devices: tuple[str, ...] = ("cpu",)
     formats: tuple[str, ...] = ()
@@ -267,8 +255,8 @@ class SpeculatorSpec:
     :ivar speculator: factory ``(**options) -> Speculator``.
     """
 
-    name: str = _name()
-    speculator: LazyRef = _lazy()
+    name: str = field(validator=_NAME)
+    speculator: LazyRef = field(converter=to_lazy)
 
 
 @frozen
@@ -278,8 +266,8 @@ class ConverterSpec:
     :ivar convert: a :class:`~ninfer_core.api.protocols.Converter` (a plain function will do).
     """
 
-    name: str = _name()
-    convert: LazyRef = _lazy()
+    name: str = field(validator=_NAME)
+    convert: LazyRef = field(converter=to_lazy)
 
 
 @frozen

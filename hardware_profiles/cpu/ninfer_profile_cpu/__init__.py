@@ -1,0 +1,1 @@
+"""The CPU as a hardware profile of NInfer."""

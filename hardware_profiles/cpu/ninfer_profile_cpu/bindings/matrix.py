@@ -1,0 +1,62 @@
+"""``embedding``, ``linear`` and ``swiglu``: the ops on stored weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ninfer_core.api import KernelRequest
+from ninfer_core.artifact.weight import Weight
+from ninfer_profile_cpu.bindings.owning import owning
+from ninfer_profile_cpu.bindings.stored_weight import stored_weight
+from ninfer_profile_cpu.kernels.embedding import embedding, embedding_body
+from ninfer_profile_cpu.kernels.linear import linear, linear_body
+from ninfer_profile_cpu.kernels.pool import pool
+from ninfer_profile_cpu.kernels.products import BUFFER_BYTES
+from ninfer_profile_cpu.kernels.swiglu import swiglu, swiglu_body
+
+
+def bind_embedding(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
+    stored = stored_weight(weight)
+    pool().reserve(stored.area_bytes)
+    shared, body, block = pool().address, embedding_body(stored.fmt), stored.address
+
+    def call(ids: Tensor, out: Tensor) -> Tensor:
+        embedding(shared, body, block, ids.data_ptr(), ids.shape[0], out.data_ptr(), 4 * out.stride(0))
+        return out
+
+    return owning(call, stored)
+
+
+def bind_linear(request: KernelRequest, weight: Weight, bias: Tensor | None) -> Callable[..., Tensor]:
+    stored = stored_weight(weight)
+    bias = None if bias is None else bias.float().contiguous()
+    pool().reserve(BUFFER_BYTES + stored.area_bytes)
+    shared, body, block = pool().address, linear_body(stored.fmt), stored.address
+    added = 0 if bias is None else bias.data_ptr()
+
+    def call(x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
+        to, to_stride = out.data_ptr(), 4 * out.stride(0)
+        if residual is None:
+            rest, rest_stride = 0, 0
+        elif residual is out:
+            rest, rest_stride = to, to_stride
+        else:
+            rest, rest_stride = residual.data_ptr(), 4 * residual.stride(0)
+        linear(shared, body, block, x.data_ptr(), 4 * x.stride(0), x.shape[0], to, to_stride, added, rest, rest_stride)
+        return out
+
+    return owning(call, stored, bias)
+
+
+def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
+    stored = stored_weight(weight)
+    pool().reserve(2 * (BUFFER_BYTES + stored.area_bytes))
+    shared, body, block = pool().address, swiglu_body(stored.fmt), stored.address
+
+    def call(x: Tensor, out: Tensor) -> Tensor:
+        swiglu(shared, body, block, x.data_ptr(), 4 * x.stride(0), x.shape[0], out.data_ptr(), 4 * out.stride(0))
+        return out
+
+    return owning(call, stored)

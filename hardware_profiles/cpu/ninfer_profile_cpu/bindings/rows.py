@@ -1,0 +1,29 @@
+"""``rmsnorm``: ops on rows of activations alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ninfer_core.api import KernelRequest
+from ninfer_profile_cpu.bindings.owning import owning
+from ninfer_profile_cpu.kernels.memory import bits_of_float
+from ninfer_profile_cpu.kernels.norm import normalize, rmsnorm_body
+from ninfer_profile_cpu.kernels.pool import pool
+
+
+def bind_rmsnorm(request: KernelRequest, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    weight = weight.float().contiguous()
+    width, eps = weight.shape[0], bits_of_float(request.sizes["eps"])
+    offset = bits_of_float(1.0 if request.sizes["unit_offset"] else 0.0)
+    shared, body, factors = pool().address, rmsnorm_body(), weight.data_ptr()
+
+    def call(x: Tensor, out: Tensor) -> Tensor:
+        normalize(
+            shared, body, x.shape[0], x.data_ptr(), 4 * x.stride(0), out.data_ptr(), 4 * out.stride(0),
+            factors, width, eps, offset,
+        )  # fmt: skip
+        return out
+
+    return owning(call, weight)

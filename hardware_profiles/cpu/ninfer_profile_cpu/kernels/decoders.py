@@ -1,0 +1,166 @@
+"""Decoders: how one group of stored weights becomes vectors of fp32, exactly.
+
+A decoder emits LLVM IR.  It is described by structure (bits, group, order of codes), never by the
+name of a model or a format.  ``decode`` gives the values ``fp32(scale) * code (+ fp32(minimum))`` of
+a group in natural order, so all formats are summed over k in the same order.
+
+Scales and minimums are fp16 in memory but fp32 here: `products` converts those of a few rows at a
+time, which costs a tenth of converting each where it is used.
+"""
+
+import dataclasses
+import functools
+import typing
+
+from llvmlite import ir
+
+from .machine import HAS_AVX512, LANES
+from .vector_ir import (
+    F32, FLOATS, I8, I16, I32, INTS, bf16_to_floats, call, const, lanes_of, load, splat, take, vector,
+)  # fmt: skip
+
+
+class Planes(typing.NamedTuple):
+    """One value for each plane of a weight: IR addresses of a row, or bytes a group takes."""
+
+    codes: typing.Any
+    high: typing.Any
+    scales: typing.Any
+    minimums: typing.Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """Values stored as fp32 or bf16; no groups, so a step is one vector."""
+
+    bits: int
+    step: int = LANES
+    is_grouped: typing.ClassVar = False
+    has_minimum: typing.ClassVar = False
+
+    @property
+    def step_bytes(self):
+        return Planes(self.step * self.bits // 8, 0, 0, 0)
+
+    def decode(self, b, row, group):
+        offset = b.mul(group, const(self.step_bytes.codes))
+        if self.bits == 32:
+            return [load(b, FLOATS, row.codes, offset)]
+        return [bf16_to_floats(b, load(b, ir.VectorType(I16, LANES), row.codes, offset))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """Groups of 4, 5, 6 or 8-bit codes with an fp16 scale, and perhaps an fp16 minimum.
+
+    ``order`` of 4-bit words in the code plane: ``"half"`` puts elements 0..15 of 32 in the low
+    nibbles of 16 bytes and 16..31 in the high ones; ``"pair"`` puts neighbours (2j, 2j+1) into byte
+    j.  Bits above the fourth have a plane of their own, LSB first in element order.
+    """
+
+    signed: bool
+    bits: int
+    step: int
+    order: str
+    has_minimum: bool
+    is_grouped: typing.ClassVar = True
+
+    @property
+    def step_bytes(self):
+        low = 8 if self.bits == 8 else 4
+        return Planes(self.step * low // 8, self.step * (self.bits - low) // 8, 4, 4 * self.has_minimum)
+
+    def decode(self, b, row, group):
+        offset = b.mul(group, const(4))
+        scale = splat(b, load(b, F32, row.scales, offset))
+        minimum = splat(b, load(b, F32, row.minimums, offset)) if self.has_minimum else None
+        if self.bits == 4 and HAS_AVX512:
+            return self._look_up(b, row, group, scale, minimum)
+        codes = self._codes(b, row, group)
+        return [_affine(b, b.sitofp(c, FLOATS), scale, minimum) for c in codes]
+
+    def _look_up(self, b, row, group, scale, minimum):
+        # All 16 values of a group fit one register: compute them once, then pick by code. The
+        # permutation reads the low four bits of an index only, so codes need no masking.
+        values = [float(n - 16 if self.signed and n > 7 else n) for n in range(16)]
+        table = _affine(b, vector(F32, values), scale, minimum)
+        name = "llvm.x86.avx512.permvar.sf.512"
+        return [call(b, name, FLOATS, [table, i]) for i in self._nibbles(b, row, group, masked=False)]
+
+    def _codes(self, b, row, group):
+        """Vectors of i32 codes of one group, in element order."""
+        if self.bits == 8:
+            return self._bytes(b, row, group)
+        words = self._nibbles(b, row, group, masked=True)
+        if self.bits > 4:
+            words = [b.or_(w, h) for w, h in zip(words, self._high_bits(b, row, group), strict=True)]
+        if not self.signed:
+            return words
+        shift = lanes_of(I32, 32 - self.bits)  # sign-extend from the top bit of the code
+        return [b.ashr(b.shl(w, shift), shift) for w in words]
+
+    def _bytes(self, b, row, group):
+        widen = b.sext if self.signed else b.zext
+        base, typ = b.mul(group, const(self.step)), ir.VectorType(I8, LANES)
+        return [widen(load(b, typ, row.codes, _plus(b, base, i)), INTS) for i in range(0, self.step, LANES)]
+
+    def _nibbles(self, b, row, group, masked):
+        base = b.mul(group, const(self.step // 2))
+        sixteen = self._half_order if self.order == "half" else self._pair_order
+        words = [w for i in range(0, self.step // 2, 16) for w in sixteen(b, row, _plus(b, base, i))]
+        return [b.and_(w, lanes_of(I32, 15)) for w in words] if masked else words
+
+    def _half_order(self, b, row, offset):
+        typ = ir.VectorType(I8, LANES)
+        wide = [b.zext(load(b, typ, row.codes, _plus(b, offset, i)), INTS) for i in range(0, 16, LANES)]
+        return wide + [b.lshr(w, lanes_of(I32, 4)) for w in wide]
+
+    def _pair_order(self, b, row, offset):
+        pairs = load(b, ir.VectorType(I8, 16), row.codes, offset)
+        high = b.lshr(pairs, vector(I8, [4] * 16))
+        natural = take(b, pairs, [j // 2 + 16 * (j % 2) for j in range(32)], high)
+        return [b.zext(take(b, natural, range(i, i + LANES)), INTS) for i in range(0, 32, LANES)]
+
+    def _high_bits(self, b, row, group):
+        width = self.bits - 4
+        base = b.mul(group, const(self.step_bytes.high))
+        shifts = vector(I32, [width * i for i in range(LANES)])
+        mask, vectors = lanes_of(I32, (1 << width) - 1), []
+        for bit in range(0, self.step * width, LANES * width):
+            word = _word(b, row.high, _plus(b, base, bit // 8), bit % 8, LANES * width)
+            high = b.and_(b.lshr(splat(b, word), shifts), mask)
+            vectors.append(b.shl(high, lanes_of(I32, 4)))
+        return vectors
+
+
+def _word(b, address, offset, first_bit, num_bits):
+    """``num_bits`` bits that start ``first_bit`` bits into a byte, as i32."""
+    typ = ir.IntType(max(8, num_bits))
+    word = load(b, typ, address, offset)
+    word = b.zext(word, I32) if typ.width < 32 else word
+    return b.lshr(word, ir.Constant(I32, first_bit)) if first_bit else word
+
+
+def _affine(b, codes, scale, minimum):
+    # The product is exact in fp32 (11 bits by 8), so a fused multiply-add would give the same; but
+    # it would compete with those of the dot product, where an addition has units of its own.
+    value = b.fmul(codes, scale)
+    return value if minimum is None else b.fadd(value, minimum)
+
+
+def _plus(b, value, offset):
+    return b.add(value, const(offset)) if offset else value
+
+
+@functools.cache
+def decoder(name: str) -> Dense | Affine:
+    """The decoder called ``name``: ``fp32``, ``bf16``, or as `affine_name` makes it."""
+    if name in ("fp32", "bf16"):
+        return Dense(32 if name == "fp32" else 16)
+    codes, group, order, *minimum = name.split("_")
+    return Affine(codes[0] == "s", int(codes[1:]), int(group[1:]), order, minimum == ["min"])
+
+
+def affine_name(signed: bool, bits: int, group: int, order: str, has_minimum: bool) -> str:
+    """Name of an `Affine` decoder, such as ``u4_g32_half_min`` or ``s6_g64_pair``."""
+    return f"{'s' if signed else 'u'}{bits}_g{group}_{order}{'_min' if has_minimum else ''}"

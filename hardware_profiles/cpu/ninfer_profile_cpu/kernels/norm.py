@@ -1,0 +1,90 @@
+"""RMSNorm and LayerNorm of rows, in fp32.
+
+A row is summed in ``LANES`` partial sums; a row's bits do not depend on other rows.
+"""
+
+import functools
+import math
+
+from numba import njit, types
+
+from .compile import compile_body, entry
+from .launch import launch
+from .machine import LANES
+from .memory import arg, float_of_bits, pack
+from .vec import load_some, store_some, vadd, vfma, vkeep, vmul, vsplat, vsub, vsum
+
+f32 = types.float32
+
+ROWS_PER_ITEM = 16
+"""A row of a few hundred values takes 50 ns: fewer rows than this are not worth a fork."""
+
+
+@njit
+def _sum_squares(x, width, mean):
+    total = vsplat(f32(0.0))
+    for i in range(0, width, LANES):
+        v = vkeep(vsub(load_some(x + 4 * i, width - i), vsplat(mean)), width - i, f32(0.0))
+        total = vfma(v, v, total)
+    return vsum(total)
+
+
+@njit
+def _sum(x, width):
+    total = vsplat(f32(0.0))
+    for i in range(0, width, LANES):
+        total = vadd(total, load_some(x + 4 * i, width - i))
+    return vsum(total)
+
+
+def _rmsnorm(args, begin, end, scratch):
+    x, x_stride, out, out_stride = arg(args, 0), arg(args, 1), arg(args, 2), arg(args, 3)
+    weight, width, eps, offset = arg(args, 4), arg(args, 5), arg(args, 6), arg(args, 7)
+    for t in range(begin, end):
+        row, to = x + t * x_stride, out + t * out_stride
+        mean = _sum_squares(row, width, f32(0.0)) / f32(width)
+        scale = vsplat(f32(1.0) / f32(math.sqrt(mean + float_of_bits(eps))))
+        for i in range(0, width, LANES):
+            count = width - i
+            w = vadd(load_some(weight + 4 * i, count), vsplat(float_of_bits(offset)))
+            store_some(to + 4 * i, vmul(vmul(load_some(row + 4 * i, count), scale), w), count)
+
+
+def _layernorm(args, begin, end, scratch):
+    x, x_stride, out, out_stride = arg(args, 0), arg(args, 1), arg(args, 2), arg(args, 3)
+    weight, width, eps, bias = arg(args, 4), arg(args, 5), arg(args, 6), arg(args, 7)
+    for t in range(begin, end):
+        row, to = x + t * x_stride, out + t * out_stride
+        mean = _sum(row, width) / f32(width)
+        variance = _sum_squares(row, width, mean) / f32(width)
+        scale = vsplat(f32(1.0) / f32(math.sqrt(variance + float_of_bits(eps))))
+        for i in range(0, width, LANES):
+            count = width - i
+            y = vmul(vsub(load_some(row + 4 * i, count), vsplat(mean)), scale)
+            y = vmul(y, load_some(weight + 4 * i, count))
+            if bias:
+                y = vadd(y, load_some(bias + 4 * i, count))
+            store_some(to + 4 * i, y, count)
+
+
+@functools.cache
+def rmsnorm_body() -> int:
+    """Address of the body: work item = one row."""
+    return compile_body(_rmsnorm)
+
+
+@functools.cache
+def layernorm_body() -> int:
+    """Address of the body: work item = one row."""
+    return compile_body(_layernorm)
+
+
+@entry(11)
+def normalize(pool, body, num_tokens, x, x_stride, out, out_stride, weight, width, eps, extra):
+    """Launch `rmsnorm_body` (``extra``: bits of what is added to the weight, 0 or 1) or
+    `layernorm_body` (``extra``: address of the bias, or 0).
+
+    fp32 ``x`` and ``out`` [T, width] may be the same; strides in bytes; ``eps`` as fp32 bits.
+    """
+    args = pack((x, x_stride, out, out_stride, weight, width, eps, extra))
+    launch(pool, body, num_tokens, ROWS_PER_ITEM, args)

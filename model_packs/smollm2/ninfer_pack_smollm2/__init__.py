@@ -1,0 +1,1 @@
+"""SmolLM2 and other models of the Llama architecture."""

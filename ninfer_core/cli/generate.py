@@ -1,0 +1,78 @@
+"""``ninfer``: answer one prompt."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+
+from attrs import evolve, fields_dict
+
+from ninfer_core.api import Frontend, SamplingParams
+from ninfer_core.cli.console import INTERRUPTED, Console
+from ninfer_core.cli.launch import prepare
+from ninfer_core.cli.messages import Objects, read_conversation
+from ninfer_core.cli.report import report
+from ninfer_core.config import resolve
+from ninfer_core.engine.client import EngineClient, Generation
+from ninfer_core.engine.load import load_engine
+from ninfer_core.engine.request import Finished, GenerationRequest
+
+
+def run(arguments: Namespace) -> int:
+    """Load the model, stream the answer, report."""
+    start = time.perf_counter()
+    conversation = _conversation(arguments)
+    with Console(arguments.log_level) as console:
+        plan = resolve(*prepare(arguments, console.progress))
+        loaded = load_engine(plan, console.progress)
+        request = _request(arguments, loaded.frontend, *conversation)
+        load_s = time.perf_counter() - start
+        console.progress(f"reading {len(request.prompt.token_ids)} tokens", 0, 0)
+        with EngineClient(loaded.engine) as client:
+            finished = _stream(client.submit(request), console)
+        if arguments.print_token_ids:
+            print("generated ids:", *finished.token_ids, file=sys.stderr)
+        for line in report(plan, loaded, finished, load_s):
+            console.note(line)
+    if finished.cause is not None:
+        raise finished.cause
+    return INTERRUPTED if finished.reason == "cancelled" else 0
+
+
+def _conversation(arguments: Namespace) -> tuple[Objects, Objects]:
+    if "messages" in arguments:
+        return read_conversation(arguments.messages)
+    return [{"role": "user", "content": arguments.prompt}], []
+
+
+def _request(
+    arguments: Namespace, frontend: Frontend, messages: Objects, tools: Objects
+) -> GenerationRequest:
+    known = fields_dict(SamplingParams)
+    given = {name: value for name, value in vars(arguments).items() if name in known}
+    if arguments.greedy:
+        given["temperature"] = 0.0
+    return GenerationRequest(
+        prompt=frontend.prepare(messages, tools=tools),
+        sampling=evolve(frontend.sampling_defaults, **given),
+        max_tokens=arguments.max_tokens, stop=arguments.stop,
+        stop_token_ids=arguments.stop_token_id, raw=arguments.raw_output,
+    )
+
+
+def _stream(generation: Generation, console: Console) -> Finished:
+    """Print the answer as it comes; Ctrl-C cancels the rest of it."""
+    try:
+        return _print(generation, console)
+    except KeyboardInterrupt:
+        generation.cancel()
+        return _print(generation, console)
+
+
+def _print(generation: Generation, console: Console) -> Finished:
+    events = iter(generation)
+    while not isinstance(event := next(events), Finished):
+        console.stream(event.channel, event.text)
+    console.end_lines()
+    return event

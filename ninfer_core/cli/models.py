@@ -1,0 +1,89 @@
+"""From the model argument to the path of a `.ninfer` entry file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ninfer_core.api import (
+    ArtifactError,
+    Converter,
+    EmbeddedModel,
+    ModelPackSpec,
+    Progress,
+    UnsupportedError,
+)
+from ninfer_core.plugin_host import Registry, find_embedded
+
+ENTRY = "model.ninfer"
+
+
+def cache_dir() -> Path:
+    """``NINFER_CACHE``, or ``ninfer`` in the user's cache directory."""
+    if chosen := os.environ.get("NINFER_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ninfer")
+
+
+def artifact_path(model: str | None, registry: Registry, progress: Progress) -> Path:
+    """The artifact a model argument means.
+
+    :param model: a path, the name of an embedded model, or None for the default one. An embedded
+        model is converted into the cache directory when it is first used.
+    :raises ArtifactError: for a path that is missing or is a source checkpoint.
+    """
+    names = [each.name for pack in registry.packs.values() for each in pack.spec.embedded]
+    if model is None or model in names:
+        return _cached(find_embedded(registry, model), registry, progress)
+    path = Path(model)
+    if not path.exists():
+        raise ArtifactError("there is no such model", where=model, why="the path does not exist",
+                            fix=f"give a .ninfer file or one of: {', '.join(names) or 'none'}")
+    if path.is_dir() or path.suffix in (".gguf", ".safetensors"):
+        source = path.parent if path.suffix == ".safetensors" else path
+        raise ArtifactError(
+            "this is a source checkpoint, not a .ninfer artifact", where=model,
+            fix=f"ninfer-convert {source} --out {source.resolve().stem}.ninfer",
+        )
+    return path
+
+
+def _cached(model: EmbeddedModel, registry: Registry, progress: Progress) -> Path:
+    source: Path = model.locate.load()()
+    pack = next(each for each in registry.packs.values() if model in each.spec.embedded)
+    folder = cache_dir() / f"{model.name}-{model.sha256[:12]}-{pack.provenance.version}"
+    if not (folder / ENTRY).exists():
+        _convert(source, folder, pack.spec, registry, progress)
+    return folder / ENTRY
+
+
+def _convert(
+    source: Path, folder: Path, pack: ModelPackSpec, registry: Registry, progress: Progress
+) -> None:
+    """Convert beside the final place, then rename; who comes second drops its own copy."""
+    converter = _converter(registry)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=".converting-") as scratch:
+        made = Path(scratch, "set")
+        made.mkdir()
+        converter(source, made / ENTRY, pack=pack.pack.load()(), registry=registry,
+                  progress=progress)
+        try:
+            made.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+
+def _converter(registry: Registry) -> Converter:
+    if len(registry.converters) != 1:
+        raise UnsupportedError(
+            "an embedded model is converted by the one converter there is",
+            why=f"active: {', '.join(registry.converters) or 'none'}",
+            fix="pip install ninfer-convert, or leave the others out with --no-plugin NAME",
+        )
+    (only,) = registry.converters.values()
+    converter: Converter = only.spec.convert.load()
+    return converter

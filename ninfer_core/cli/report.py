@@ -1,0 +1,36 @@
+"""What is said of an answer after it: tokens, time, memory and choices."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterator
+
+from ninfer_core.config import EnginePlan
+from ninfer_core.engine.load import LoadedEngine
+from ninfer_core.engine.request import Finished
+
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes of a unit of ``ru_maxrss``."""
+
+
+def report(
+    plan: EnginePlan, loaded: LoadedEngine, finished: Finished, load_s: float
+) -> Iterator[str]:
+    """Lines for a reader."""
+    times, weights = finished.timings, loaded.report
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
+    ledger = ", ".join(f"{line.name} {line.nbytes / 1e6:.1f} MB" for line in plan.ledger.lines)
+    yield f"prefill  {_speed(times.prefill_tokens, times.prefill_s)}"
+    yield f"decode   {_speed(times.decode_tokens, times.decode_s)}"
+    yield f"answer   {finished.usage.output_tokens} tokens, ended by {finished.reason}"
+    first = times.queue_s + times.prefill_s
+    yield f"start    {load_s:.2f} s to load, then {first:.2f} s to the first token"
+    yield (f"memory   {peak / 1e6:.1f} MB resident at most; {ledger}; "
+           f"{100 * weights.mapped_bytes // weights.nbytes} % of the weights mapped")
+    yield "choices  " + ", ".join(f"{option} {value}" for option, value, _ in plan.reasons)
+    yield "kernels  " + ", ".join(sorted({choice.spec.name for choice in loaded.kernels}))
+
+
+def _speed(tokens: int, seconds: float) -> str:
+    return f"{tokens} tokens in {seconds:.2f} s, {tokens / max(seconds, 1e-9):.1f} tok/s"

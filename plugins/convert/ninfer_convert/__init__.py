@@ -1,0 +1,1 @@
+"""Source checkpoints (safetensors directories, GGUF files) to `.ninfer` sets."""

@@ -1,0 +1,157 @@
+"""A GGUF file as a source checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import frozen
+from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
+from gguf.quants import dequantize
+from torch import Tensor
+
+from ninfer_convert.gguf_tokenizer import tokenizer_json
+from ninfer_convert.source import TensorTable
+from ninfer_core.api import ArtifactError, ModelDescription
+
+FORMATS = {"F32": "fp32", "F16": "fp32", "BF16": "bf16", "Q8_0": "q8_g32_fp16"}
+"""Types of ggml that a format of the core holds bit for bit."""
+
+
+@frozen(eq=False)
+class GgufTensor:
+    """A tensor of a GGUF file; `dtype` is ggml's name of its type."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    _tensor: ReaderTensor
+
+    @property
+    def format(self) -> str:
+        return FORMATS.get(self.dtype, "")
+
+    def raw(self) -> Tensor:
+        stored = torch.from_numpy(np.array(self._tensor.data))
+        return stored.view(torch.bfloat16) if self.dtype == "BF16" else stored
+
+    def parts(self) -> dict[str, Tensor]:
+        if self.dtype == "Q8_0":
+            return _parts_of_q8_0(self.raw(), self.name)
+        return {"codes": self.raw().float() if self.dtype == "F16" else self.raw()}
+
+    def dense(self) -> Tensor:
+        try:
+            values = dequantize(np.asarray(self._tensor.data), self._tensor.tensor_type)
+        except NotImplementedError as error:
+            raise ArtifactError(
+                "cannot read a tensor of the GGUF file", where=self.name, why=str(error)
+            ) from error
+        return torch.from_numpy(np.array(values, dtype=np.float32)).reshape(self.shape)
+
+
+def _parts_of_q8_0(blocks: Tensor, name: str) -> dict[str, Tensor]:
+    """``[N, K / 32 * 34]``: blocks of an fp16 scale and 32 codes."""
+    grid = blocks.unflatten(-1, (-1, 34))
+    scales, codes = grid[..., :2].contiguous().view(torch.float16), grid[..., 2:].view(torch.int8)
+    if (codes == -128).any():
+        raise ArtifactError(
+            "a tensor cannot be kept as it is", where=name,
+            why="q8_g32_fp16 has no code -128, and this Q8_0 tensor has one",
+            fix="convert with a recipe that stores it as bf16 or fp32",
+        )
+    return {"codes": codes.flatten(-2), "scales": scales.flatten(-2)}
+
+
+class GgufSource:
+    """A checkpoint in one GGUF file.
+
+    The description's config holds all metadata but the tokenizer's, which the resources hold in
+    the form of a Hugging Face directory: ``tokenizer.json``, ``tokenizer_config.json``,
+    ``generation_config.json`` and, if there is a template, ``chat_template.jinja``.
+
+    :raises ArtifactError: if the file is damaged or is one piece of a split set.
+    """
+
+    def __init__(self, path: Path) -> None:
+        reader = _read(path)
+        metadata = {key: field.contents() for key, field in reader.fields.items()}
+        _check(metadata, reader, path)
+        self.description = _describe(metadata)
+        self.resources = _resources(metadata)
+        self.tensors = TensorTable(path.name)
+        for tensor in reader.tensors:
+            shape = tuple(int(size) for size in reversed(tensor.shape))
+            name, dtype = tensor.name, GGMLQuantizationType(tensor.tensor_type).name
+            self.tensors[name] = GgufTensor(name, dtype, shape, tensor)
+
+
+def _read(path: Path) -> GGUFReader:
+    try:
+        return GGUFReader(path)
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise ArtifactError(
+            "the GGUF file is damaged", where=path.name, why=str(error), fix="fetch it again"
+        ) from error
+
+
+def _check(metadata: Mapping[str, Any], reader: GGUFReader, path: Path) -> None:
+    if "general.architecture" not in metadata:
+        raise ArtifactError(
+            "the GGUF file is damaged", where=path.name, why="general.architecture is missing"
+        )
+    if reader.byte_order != "I":
+        raise ArtifactError(
+            "the GGUF file is of the other byte order", where=path.name,
+            fix="convert it with gguf-py's gguf_convert_endian first",
+        )
+    if metadata.get("split.count", 1) > 1:
+        raise ArtifactError(
+            "the GGUF file is one piece of a split set", where=path.name,
+            fix="merge the pieces with llama-gguf-split --merge first",
+        )
+
+
+def _describe(metadata: Mapping[str, Any]) -> ModelDescription:
+    config = {
+        key: value for key, value in metadata.items()
+        if not key.startswith(("tokenizer.", "GGUF."))
+    }
+    return ModelDescription("gguf", (metadata["general.architecture"],), config)
+
+
+def _resources(metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    prefix = "tokenizer.ggml."
+    vocabulary = {
+        key.removeprefix(prefix): value
+        for key, value in metadata.items() if key.startswith(prefix)
+    }
+    if not vocabulary:
+        return {}
+    resources = {
+        "tokenizer.json": tokenizer_json(vocabulary),
+        "tokenizer_config.json": _tokenizer_config(vocabulary),
+        "generation_config.json": _generation_config(vocabulary),
+    }
+    if "tokenizer.chat_template" in metadata:
+        resources["chat_template.jinja"] = metadata["tokenizer.chat_template"].encode()
+    return resources
+
+
+def _tokenizer_config(vocabulary: Mapping[str, Any]) -> bytes:
+    """The texts of the special tokens, which chat templates may use."""
+    ids = {name: vocabulary.get(f"{name}_token_id") for name in ("bos", "eos")}
+    tokens = vocabulary["tokens"]
+    return json.dumps(
+        {f"{name}_token": tokens[index] for name, index in ids.items() if index is not None}
+    ).encode()
+
+
+def _generation_config(vocabulary: Mapping[str, Any]) -> bytes:
+    """The ids that end an answer: of the sequence, and of the turn where it has one of its own."""
+    ends = [vocabulary[key] for key in ("eos_token_id", "eot_token_id") if key in vocabulary]
+    return json.dumps({"eos_token_id": ends}).encode()

@@ -1,0 +1,87 @@
+"""A Hugging Face directory of safetensors as a source checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from torch import Tensor
+
+from ninfer_convert.json_file import read_json
+from ninfer_convert.shards import open_shards
+from ninfer_convert.source import TensorTable
+from ninfer_core.api import ArtifactError, ModelDescription
+
+FORMATS = {"F32": "fp32", "F16": "fp32", "BF16": "bf16"}
+"""Readable types, and the formats that hold them bit for bit."""
+
+FRONTEND_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
+    "preprocessor_config.json", "video_preprocessor_config.json",
+)
+
+
+@frozen(eq=False)
+class SafetensorsTensor:
+    """A tensor of a safetensors file; `dtype` is the file's name of its type."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    _file: Any
+
+    @property
+    def format(self) -> str:
+        return FORMATS.get(self.dtype, "")
+
+    def raw(self) -> Tensor:
+        tensor: Tensor = self._file.get_tensor(self.name)
+        return tensor
+
+    def parts(self) -> dict[str, Tensor]:
+        return {"codes": self.dense() if self.format == "fp32" else self.raw()}
+
+    def dense(self) -> Tensor:
+        if not self.format:
+            raise ArtifactError(
+                "cannot read a tensor as numbers", where=self.name,
+                why=f"it is {self.dtype}; readable are {', '.join(FORMATS)}",
+            )
+        return self.raw().float()
+
+
+class SafetensorsSource:
+    """A checkpoint in a directory with ``config.json`` and safetensors.
+
+    :raises ArtifactError: naming every file or tensor that is missing or damaged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        config = read_json(directory / "config.json")
+        self.description = ModelDescription(
+            "huggingface", tuple(config.get("architectures") or ()), config
+        )
+        self.resources = _resources(directory, config)
+        self.tensors = TensorTable(str(directory))
+        for name, file in open_shards(directory).items():
+            header = file.get_slice(name)
+            shape, dtype = tuple(header.get_shape()), header.get_dtype()
+            self.tensors[name] = SafetensorsTensor(name, dtype, shape, file)
+
+
+def _resources(directory: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
+    """The frontend's files, with older habits brought to the present one: a template of its own
+    file, and the ids that end an answer in ``generation_config.json``."""
+    paths = {name: directory / name for name in FRONTEND_FILES}
+    resources = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+    if "tokenizer_config.json" in resources and "chat_template.jinja" not in resources:
+        template = read_json(paths["tokenizer_config.json"]).get("chat_template")
+        if isinstance(template, str):
+            resources["chat_template.jinja"] = template.encode()
+    if "generation_config.json" not in resources:
+        generation = {"eos_token_id": config.get("eos_token_id")}
+        resources["generation_config.json"] = json.dumps(generation).encode()
+    return resources

@@ -1,0 +1,43 @@
+"""Opening a source checkpoint, whatever its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ninfer_core.api import ArtifactError, CheckpointSource, SourceTensor
+
+
+class TensorTable(dict[str, SourceTensor]):
+    """Tensors of a checkpoint by name; asking for one that is absent is the checkpoint's fault.
+
+    :param where: the checkpoint, for the error.
+    """
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def __missing__(self, name: str) -> SourceTensor:
+        raise ArtifactError(
+            "the checkpoint lacks a tensor", where=self.where,
+            why=f"{name!r} is not among its {len(self)} tensors",
+        )
+
+
+def open_source(path: Path) -> CheckpointSource:
+    """Open a directory of safetensors or a GGUF file; reads headers and metadata only.
+
+    :raises ArtifactError: if it is neither, or damaged.
+    """
+    if path.is_dir():
+        from ninfer_convert.safetensors_source import SafetensorsSource
+
+        return SafetensorsSource(path)
+    if path.suffix == ".gguf" and path.is_file():
+        from ninfer_convert.gguf_source import GgufSource
+
+        return GgufSource(path)
+    raise ArtifactError(
+        "not a source checkpoint", where=str(path),
+        why="expected a directory with *.safetensors or a .gguf file",
+    )

@@ -1,0 +1,53 @@
+"""Norms against fp64."""
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm
+
+from ninfer_profile_cpu.kernels.memory import bits_of_float
+from ninfer_profile_cpu.kernels.norm import layernorm_body, normalize, rmsnorm_body
+
+EPS = 1e-5
+
+
+@pytest.fixture
+def run(shared):
+    def run(body, x, out, weight, extra):
+        strides = 4 * x.stride(0), 4 * out.stride(0)
+        normalize(
+            shared, body, x.shape[0], x.data_ptr(), strides[0], out.data_ptr(), strides[1],
+            weight.data_ptr(), weight.shape[0], bits_of_float(EPS), extra,
+        )  # fmt: skip
+        return out
+
+    return run
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 576])
+@pytest.mark.parametrize("num_tokens", [1, 40])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_rmsnorm(width, num_tokens, offset, run, randn, poisoned):
+    rows, weight = poisoned(num_tokens, width + 9), randn(width, seed=2)
+    rows[:, :width] = randn(num_tokens, width)
+    x, out = rows[:, :width], poisoned(num_tokens, width + 5)
+    run(rmsnorm_body(), x, out[:, :width], weight, bits_of_float(offset))
+    exact = x.double()
+    exact = exact / (exact.square().mean(1, keepdim=True) + EPS).sqrt() * (weight.double() + offset)
+    assert torch.allclose(out[:, :width].double(), exact, rtol=1e-5, atol=1e-6)
+    assert out[:, width:].isnan().all()
+
+
+def test_rmsnorm_in_place_gives_the_same_bits_in_any_company(run, randn, poisoned):
+    x, weight = randn(33, 100), randn(100, seed=2)
+    alone = torch.cat([run(rmsnorm_body(), x[t : t + 1], poisoned(1, 100), weight, 0) for t in range(33)])
+    assert torch.equal(run(rmsnorm_body(), x, x, weight, 0), alone)
+
+
+@pytest.mark.parametrize("width", [15, 16, 17, 200])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_layernorm(width, has_bias, run, randn, poisoned):
+    x, weight, bias = randn(20, width) + 3, randn(width, seed=2), randn(width, seed=3)
+    extra = bias.data_ptr() if has_bias else 0
+    out = run(layernorm_body(), x, poisoned(20, width), weight, extra)
+    exact = layer_norm(x.double(), (width,), weight.double(), bias.double() if has_bias else None, EPS)
+    assert torch.allclose(out.double(), exact, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,81 @@
+"""What goes where, and how tables are laid out."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ninfer_core.cli.console import ERASE_LINE, Console, table
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Call it to make a terminal of stderr."""
+    return lambda: monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+def use(console):
+    with console:
+        for done in range(3):
+            console.progress("loading", done, 2)
+        console.note("report")
+
+
+def test_redirected_output_has_no_progress(capsys):
+    use(Console("info"))
+    assert capsys.readouterr() == ("", "report\n")
+
+
+def test_progress_is_one_line_that_vanishes(capsys, terminal):
+    terminal()
+    use(Console("info"))
+    out, err = capsys.readouterr()
+    *lines, last = err.split(ERASE_LINE)[1:]
+    assert not out and last == "report\n"
+    assert [line.split()[-2] for line in lines] == ["0", "50", "100"]
+    assert not any("\n" in line for line in lines)
+
+
+def test_progress_without_a_total_names_the_phase(capsys, terminal):
+    terminal()
+    with Console("info") as console:
+        console.progress("reading", 3, 0)
+    assert capsys.readouterr().err == f"{ERASE_LINE}reading{ERASE_LINE}"
+
+
+@pytest.mark.parametrize("level", ["warning", "error", "off"])
+def test_quiet_levels_show_nothing(capsys, terminal, level):
+    terminal()
+    use(Console(level))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("parts", "out", "err"),
+    [
+        ([("content", "one"), ("content", " two")], "one two\n", ""),
+        ([("content", "one\n")], "one\n", ""),
+        ([], "", ""),
+        ([("reasoning", "why"), ("content", "because")], "because\n", "why\n"),
+        ([("content", "a"), ("reasoning", "b\n"), ("content", "c")], "ac\n", "b\n"),
+    ],
+)
+def test_channels_are_kept_apart_and_lines_ended(capsys, parts, out, err):
+    with Console("info") as console:
+        for channel, text in parts:
+            console.stream(channel, text)
+        console.end_lines()
+    assert capsys.readouterr() == (out, err)
+
+
+def test_reasoning_is_quiet_at_quiet_levels(capsys):
+    with Console("warning") as console:
+        console.stream("reasoning", "why")
+        console.stream("content", "because")
+        console.end_lines()
+    assert capsys.readouterr() == ("because\n", "")
+
+
+def test_a_table_aligns_and_keeps_a_cell_on_one_line():
+    assert table(("a", "bb"), ("ccc", "d\n  e")) == "a    bb\nccc  d e"

@@ -1,0 +1,103 @@
+"""The command as a process sees it: exit codes, errors, and what start-up imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from attrs import evolve
+
+from ninfer_core.api import ConfigError
+from ninfer_core.cli import commands, main
+
+NO_HEAVY_IMPORTS = """
+import sys
+from ninfer_core.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert end.code == 0
+heavy = {"torch", "triton", "rich", "numpy", "jinja2"} & sys.modules.keys()
+assert not heavy, heavy
+"""
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Puts a function in the place of ``ninfer plugins``."""
+
+    def replace(run):
+        stand_in = evolve(commands.COMMANDS["plugins"], run=SimpleNamespace(load=lambda: run))
+        monkeypatch.setitem(commands.COMMANDS, "plugins", stand_in)
+
+    return replace
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plugins", "--help"], ["plugins"]])
+def test_starts_without_heavy_imports(arguments):
+    subprocess.run([sys.executable, "-c", NO_HEAVY_IMPORTS, *arguments], check=True,
+                   stdout=subprocess.DEVNULL)
+
+
+def test_help_goes_to_stdout(capsys):
+    with pytest.raises(SystemExit) as end:
+        main.main(["--help"])
+    out, err = capsys.readouterr()
+    assert end.value.code == 0 and not err
+    assert all(f"ninfer {name}" in out for name in commands.COMMANDS)
+
+
+def test_a_usage_error_is_exit_1_on_stderr(capsys):
+    assert main.main(["--top-p", "7", "--prompt", "x"]) == 1
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("error: argument --top-p: must be a number within")
+
+
+def test_the_code_of_the_command_is_the_exit_code(command):
+    command(lambda _: 7)
+    assert main.main(["plugins"]) == 7
+
+
+def failing(error):
+    def run(_):
+        raise error
+
+    return run
+
+
+def test_an_error_shows_no_traceback(command, capsys):
+    command(failing(ConfigError("odd option", where="here", fix="this")))
+    assert main.main(["plugins"]) == 1
+    assert capsys.readouterr().err == "error: odd option [here]\n  to fix: this\n"
+
+
+def test_debug_shows_the_traceback(command, capsys):
+    command(failing(ConfigError("odd option")))
+    assert main.main(["plugins", "--log-level", "debug"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err and err.endswith("error: odd option\n")
+
+
+def test_a_bug_is_said_to_be_one(command, capsys):
+    command(failing(KeyError("x")))
+    assert main.main(["plugins"]) == 1
+    err = capsys.readouterr().err
+    assert "internal: KeyError('x')" in err and "Traceback" not in err
+
+
+def test_ctrl_c_is_130_without_traceback(command, capsys):
+    command(failing(KeyboardInterrupt()))
+    assert main.main(["plugins"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_gone_reader_is_quiet():
+    code = "import sys; from ninfer_core.cli.main import main; sys.exit(main(['plugins']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1

@@ -1,0 +1,66 @@
+"""Options: ranges with messages that name them, and absence unless given."""
+
+from __future__ import annotations
+
+import pytest
+
+from ninfer_core.api import ConfigError
+from ninfer_core.cli.commands import COMMANDS, GENERATE
+
+
+def parse(*arguments: str):
+    return GENERATE.parser("ninfer").parse_args(["--prompt", "hi", *arguments])
+
+
+def test_what_is_not_given_is_absent():
+    given = vars(parse())
+    assert given["model"] is None
+    assert not {"temperature", "seed", "max_context", "kv_dtype", "config"} & set(given)
+
+
+def test_the_model_may_stand_anywhere():
+    assert parse("m.ninfer").model == "m.ninfer"
+    assert parse("--greedy", "m.ninfer", "--seed", "1").model == "m.ninfer"
+    assert GENERATE.parser("ninfer").parse_args(["m", "--prompt", "hi"]).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("option", "good", "bad"),
+    [
+        ("--temperature", ["0", "2", "0.7"], ["-0.1", "2.1", "nan", "inf", "warm"]),
+        ("--top-p", ["1", "0.01"], ["0", "1.01", "nan"]),
+        ("--top-k", ["0", "50"], ["-1", "1.5"]),
+        ("--min-p", ["0", "1"], ["-0.1", "1.1"]),
+        ("--presence-penalty", ["-2", "2"], ["-2.1", "2.1"]),
+        ("--frequency-penalty", ["-2", "2"], ["-2.1", "2.1"]),
+        ("--repetition-penalty", ["1.1"], ["0", "-1", "inf"]),
+        ("--seed", ["0", str(2**64 - 1)], ["-1", str(2**64), "0x1"]),
+        ("--max-tokens", ["1"], ["0", "-1", "many"]),
+        ("--stop-token-id", ["0"], ["-1"]),
+    ],
+)
+def test_ranges(option, good, bad):
+    for text in good:
+        parse(f"{option}={text}")
+    for text in bad:
+        with pytest.raises(ConfigError, match=f"{option}: must be"):
+            parse(f"{option}={text}")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--prompt", "a", "--messages", "b"], ["--prompt", "a", "--wat"],
+                  ["--prompt", "a", "--max-tok", "3"]],
+)
+def test_usage_errors_point_to_the_help(arguments):
+    with pytest.raises(ConfigError, match="ninfer --help"):
+        GENERATE.parser("ninfer").parse_args(arguments)
+
+
+def test_repeatable_options_collect():
+    given = parse("--stop", "a", "--stop", "b", "--stop-token-id", "3", "-p", "x", "-p", "y")
+    assert (given.stop, given.stop_token_id, given.plugin) == (["a", "b"], [3], ["x", "y"])
+
+
+def test_every_command_points_to_code_that_exists():
+    for command in [GENERATE, *COMMANDS.values()]:
+        assert callable(command.run.load())

@@ -1,0 +1,224 @@
+"""A plan from options and plugins, without a byte of the weights."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from ninfer_core import api
+from ninfer_core.artifact.writer import ArtifactWriter
+from ninfer_core.config import LaunchConfig, resolve
+from ninfer_core.plugin_host import PluginRecord, PluginReport, PluginSelection, load_plugins
+
+VOCAB, HIDDEN = 96, 32
+TABLE_BYTES, MATRIX_BYTES = 4 * VOCAB * HIDDEN, 4 * HIDDEN * 2 * HIDDEN
+PAGE_BYTES = 2 * 64 * 2 * 16 * 4  # layers x tokens x (key, value) x dim x fp32
+
+
+class Pack:
+    def configure(self, model):
+        return model.config
+
+    def parameters(self, config):
+        return (
+            api.ParameterSpec("text/table", (VOCAB, HIDDEN), "table"),
+            api.ParameterSpec("text/head", (VOCAB, HIDDEN), tied_to="text/table"),
+            api.ParameterSpec("text/up", (2 * HIDDEN, HIDDEN)),
+        )
+
+    def states(self, config):
+        planes = (api.StatePlane("key", (1, 16)), api.StatePlane("value", (1, 16)))
+        return (api.PagedStateSpec("kv", 2, planes), api.SlotStateSpec("s", 1, (16,), (16,)))
+
+    def operations(self, config):
+        return {"vocab_size": VOCAB, "max_context": 1024}
+
+
+class Profile:
+    name, device, capability = "box", "cpu", 0
+    compute_dtype, default_kv_dtype = "float32", "fp32"
+    budget = 10_000_000
+
+    def memory_budget(self):
+        return self.budget
+
+    def figures(self):
+        return api.MachineFigures("Box 9", 1000, 1e9, {"float32": 1e9}, 0, "datasheet")
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """The plugin's code, as a module that tests may change."""
+    module = ModuleType("mini_parts")
+    module.Pack, module.Profile = Pack, type("Profile", (Profile,), {})
+    module.claim = lambda model: api.Claim(50, "mini")
+    module.detect = lambda: api.Detection(50, "a box")
+    module.Speculator = object
+    monkeypatch.setitem(sys.modules, "mini_parts", module)
+    return module
+
+
+@pytest.fixture
+def report(parts):
+    core = load_plugins(PluginSelection(names=()))
+    kernel = api.KernelSpec("linear", "box.linear", "mini_parts:Pack")
+    mini = PluginRecord(
+        "mini", "ninfer.plugins", "mini-dist", "1.0", "mini.plugin", "active",
+        specs={
+            "packs": (api.ModelPackSpec("mini", "mini_parts:Pack", "mini_parts:claim"),),
+            "profiles": (
+                api.HardwareProfileSpec("box", "mini_parts:detect", "mini_parts:Profile"),),
+            "kernels": (kernel,),
+            "speculators": (api.SpeculatorSpec("toy", "mini_parts:Speculator"),),
+        },
+    )
+    return PluginReport((core.records[0], mini))
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "mini.ninfer"
+    config = {"architectures": ["Mini"]}
+    with ArtifactWriter(path, components={"text": {"config": config}}) as writer:
+        for name, shape in (("table", (VOCAB, HIDDEN)), ("up", (2 * HIDDEN, HIDDEN))):
+            image = torch.zeros(shape).view(torch.uint8).flatten()
+            writer.add_tensor(name, shape, "fp32", "contiguous_le_v1", image)
+        writer.bind("text/table", "table")
+        writer.bind("text/head", "table")
+        writer.bind("text/up", "up")
+    return str(path)
+
+
+def line(plan, name):
+    return next(each for each in plan.ledger.lines if each.name == name)
+
+
+def test_every_choice_is_filled_in_and_has_its_reason(report, path):
+    plan = resolve(LaunchConfig(model=path), report)
+    assert (plan.config.pack, plan.config.profile) == ("mini", "box")
+    assert (plan.config.max_context, plan.config.kv_dtype) == (1024, "fp32")
+    assert plan.num_pages == 16
+    reasons = {option: (value, why) for option, value, why in plan.reasons}
+    assert reasons["pack"] == ("mini", "score 50: mini")
+    assert reasons["profile"] == ("box", "score 50: a box")
+    assert reasons["kv_dtype"] == ("fp32", "default of profile box")
+    assert reasons["context_capacity"][1] == "1 x 1024 tokens in pages"
+    assert {"box.linear", "reference.linear"} <= plan.kernels.keys()
+
+
+def test_what_was_asked_for_is_kept_and_said(report, path):
+    config = LaunchConfig(model=path, max_context=100, kv_dtype="int8", profile="box", pack="mini")
+    plan = resolve(config, report)
+    assert (plan.kv.name, plan.num_pages) == ("int8", 2)
+    reasons = {option: why for option, _, why in plan.reasons}
+    assert reasons["max_context"] == reasons["kv_dtype"] == "asked for"
+    assert reasons["profile"] == "asked for with --profile; a box"
+
+
+def test_the_ledger_counts_each_stored_tensor_once_and_shows_its_arithmetic(report, path):
+    plan = resolve(LaunchConfig(model=path, max_concurrency=2, prefill_chunk=64), report)
+    assert line(plan, "weights").nbytes == TABLE_BYTES + MATRIX_BYTES
+    assert line(plan, "weights").arithmetic == "2 stored tensors of 2 parameters"
+    slot = 64 + 64  # state and one recorded row, aligned
+    assert line(plan, "state").nbytes == 33 * PAGE_BYTES + 3 * slot
+    assert line(plan, "state").arithmetic == (
+        "(32 + 1 padding) pages x 16,384 B + (2 + 1 padding) slots x 128 B")
+    assert line(plan, "workspace").nbytes == 64 * 3 * HIDDEN * 4 + 2 * VOCAB * 4
+    assert plan.ledger.total_bytes == sum(each.nbytes for each in plan.ledger.lines)
+
+
+def test_the_state_line_is_what_the_store_allocates(report, path):
+    from ninfer_core.state.store import StateStore
+
+    plan = resolve(LaunchConfig(model=path, max_concurrency=3), report)
+    store = StateStore(
+        plan.states, plan.kv, num_pages=plan.num_pages, max_sequences=3, max_context=1024,
+        max_verify_rows=plan.max_verify_rows)
+    tensors = (store._pages, store._slots, store._records)
+    assert line(plan, "state").nbytes == sum(each.nbytes for each in tensors)
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers(report, path, parts, monkeypatch):
+    monkeypatch.setattr("ninfer_core.artifact.container.Shards.read", pytest.fail)
+    parts.Profile.budget = 100_000
+    with pytest.raises(api.CapacityError) as caught:
+        resolve(LaunchConfig(model=path), report)
+    total = resolve(LaunchConfig(model=path), report, absent=True).ledger.total_bytes
+    assert f"{total:,} bytes" in str(caught.value) and "100,000 bytes" in str(caught.value)
+    parts.Profile.budget = total
+    assert resolve(LaunchConfig(model=path), report).ledger.fits
+
+
+def test_a_plan_for_an_absent_machine_takes_its_figures(report, path, parts, monkeypatch):
+    monkeypatch.setattr(parts.Profile, "memory_budget", pytest.fail)
+    plan = resolve(LaunchConfig(model=path), report, absent=True)
+    assert not plan.ledger.fits
+    assert (plan.ledger.budget_bytes, plan.ledger.budget_source) == (
+        1000, "memory of Box 9, datasheet")
+
+
+@pytest.mark.parametrize(("capacity", "pages"), [(16 * PAGE_BYTES, 16), (20 * PAGE_BYTES - 1, 19)])
+def test_a_capacity_in_bytes_is_cut_to_pages(report, path, capacity, pages):
+    plan = resolve(LaunchConfig(model=path, context_capacity=capacity), report)
+    assert plan.num_pages == pages
+    assert plan.config.context_capacity == pages * PAGE_BYTES
+
+
+def test_a_capacity_below_one_sequence_is_refused(report, path):
+    config = LaunchConfig(model=path, context_capacity=16 * PAGE_BYTES - 1)
+    with pytest.raises(api.CapacityError, match=r"262,143 B < 16 pages x 16,384 B"):
+        resolve(config, report)
+
+
+def test_a_context_beyond_the_models_is_refused(report, path):
+    with pytest.raises(api.ConfigError, match="1025 > 1024"):
+        resolve(LaunchConfig(model=path, max_context=1025), report)
+
+
+@pytest.mark.parametrize(("options", "word"), [
+    ({"kv_dtype": "fp3"}, "--kv-dtype fp3 is unknown: installed: bf16, fp32, fp8, int8"),
+    ({"spec": "gone", "draft_tokens": 1}, "--spec gone is unknown"),
+    ({"pack": "gone"}, "--pack gone is unknown"),
+    ({"profile": "gone"}, "--profile gone is unknown"),
+])
+def test_unknown_names_are_refused_with_the_known_ones(report, path, options, word):
+    with pytest.raises(api.UnsupportedError, match=word):
+        resolve(LaunchConfig(model=path, **options), report)
+
+
+def test_a_speculator_widens_the_decode_step(report, path):
+    plan = resolve(LaunchConfig(model=path, spec="toy", draft_tokens=3), report)
+    assert plan.speculator.name == "toy"
+    assert plan.max_verify_rows == 4
+    assert plan.max_tokens == 512
+
+
+def test_a_missing_parameter_is_named(report, path, monkeypatch):
+    monkeypatch.setattr(
+        Pack, "parameters", lambda self, config: (api.ParameterSpec("text/gone", (1, 1)),))
+    with pytest.raises(api.ArtifactError, match="text/gone"):
+        resolve(LaunchConfig(model=path), report)
+
+
+@pytest.mark.parametrize("method", ["configure", "states", "parameters", "operations"])
+def test_a_pack_that_fails_is_named_with_its_distribution(report, path, monkeypatch, method):
+    monkeypatch.setattr(Pack, method, lambda self, given: 1 / 0)
+    with pytest.raises(api.PluginError, match=r"mini-dist 1\.0.*ZeroDivisionError"):
+        resolve(LaunchConfig(model=path), report)
+
+
+def test_an_error_for_users_passes_as_it_is(report, path, monkeypatch):
+    def configure(self, model):
+        raise api.ArtifactError("config lacks 'layers'")
+
+    monkeypatch.setattr(Pack, "configure", configure)
+    with pytest.raises(api.ArtifactError, match="config lacks 'layers'"):
+        resolve(LaunchConfig(model=path), report)
+
+
+def test_no_model_at_all(report):
+    with pytest.raises(api.ConfigError, match="no model is given"):
+        resolve(LaunchConfig(), report)

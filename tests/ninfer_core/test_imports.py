@@ -1,0 +1,167 @@
+"""The floors of the house: imports run downwards only, in no circle, and start without torch."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "ninfer_core"
+FLOORS = {
+    "api": 1,
+    "plugin_host": 2, "artifact": 2, "state": 2, "ops": 2,
+    "nn": 3, "sampling": 3, "text": 3, "config": 3,
+    "speculation": 4,
+    "engine": 5,
+    "testing": 6, "cli": 6,
+}
+SAME_FLOOR = {("ops", "artifact"), ("ops", "state"), ("cli", "testing")}
+"""Arrows within a floor; there is none in the other direction."""
+CHILDREN = {
+    "model_packs": {"api", "nn", "ops", "artifact", "state", "text"},
+    "hardware_profiles": {"api", "ops", "artifact", "state"},
+    "plugins": {name for name, floor in FLOORS.items() if floor < 6},
+}
+"""What the distributions of a directory may import of the core."""
+PROJECTS = sorted(
+    path.parent for each in CHILDREN for path in ROOT.glob(f"{each}/*/pyproject.toml"))
+MAX_CORE_LINES = 5_000
+
+
+def modules_of(root: Path, package: str) -> dict[str, Path]:
+    """Dotted name -> file of every module of a package below ``root``."""
+    files = (root / package).rglob("*.py")
+    names = {file: ".".join(file.relative_to(root).with_suffix("").parts) for file in files}
+    return {name.removesuffix(".__init__"): file for file, name in names.items()}
+
+
+def imports_of(module: str, file: Path) -> set[str]:
+    """Absolute names a module imports, those for type checkers only left out."""
+    base = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+    for node in statements(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = base.split(".")[: len(base.split(".")) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {f"{origin}.{alias.name}" for alias in node.names} | {origin}
+    return found
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            yield from (each for branch in child.orelse for each in statements(branch))
+            continue
+        yield child
+        yield from statements(child)
+
+
+def core_packages(names: set[str]) -> set[str]:
+    parts = (name.split(".") for name in names if name.startswith("ninfer_core."))
+    return {part[1] for part in parts} & FLOORS.keys()
+
+
+def package_of(project: Path) -> str:
+    """The import package of a distribution of the tree."""
+    config = tomllib.loads((project / "pyproject.toml").read_text())
+    [package] = config["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    return str(package)
+
+
+MODULES = modules_of(ROOT, "ninfer_core")
+IMPORTS = {name: imports_of(name, file) for name, file in MODULES.items()}
+
+
+def test_every_package_of_the_core_has_a_floor():
+    assert {path.parent.name for path in CORE.glob("*/__init__.py")} == FLOORS.keys()
+
+
+def test_imports_of_the_core_run_downwards():
+    upward = []
+    for module, names in IMPORTS.items():
+        if module == "ninfer_core":
+            continue
+        own = module.split(".")[1]
+        for other in core_packages(names) - {own}:
+            if FLOORS[other] >= FLOORS[own] and (own, other) not in SAME_FLOOR:
+                upward.append(f"{module} imports {other}")
+    assert upward == []
+
+
+def test_there_is_no_circle():
+    graph = {name: (names & MODULES.keys()) - {name} for name, names in IMPORTS.items()}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name):], name))
+        if name not in done:
+            for other in sorted(graph[name]):
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+class TestDistributions:
+    def test_it_stands_on_its_floors_alone(self, project):
+        package, allowed = package_of(project), CHILDREN[project.parent.name]
+        others = {package_of(other) for other in PROJECTS} - {package}
+        for module, file in modules_of(project, package).items():
+            names = imports_of(module, file)
+            assert core_packages(names) <= allowed, module
+            assert {name.partition(".")[0] for name in names}.isdisjoint(others), module
+
+    def test_its_plugin_module_starts_without_torch(self, project):
+        config = tomllib.loads((project / "pyproject.toml").read_text())
+        points = [value for group in config["project"]["entry-points"].values()
+                  for value in group.values()]
+        assert points
+        assert_starts_without_torch(*points, path=[str(ROOT), str(project)])
+
+    def test_the_core_does_not_name_it(self, project):
+        word = re.compile(rf"\b{package_of(project)}\b")
+        naming = [name for name, file in MODULES.items() if word.search(file.read_text())]
+        assert naming == []
+
+
+@pytest.mark.parametrize("module", [
+    "ninfer_core.api", "ninfer_core.plugin_host", "ninfer_core.cli.main",
+    "ninfer_core.plugin_host.builtin",
+])
+def test_the_core_starts_without_torch(module):
+    assert_starts_without_torch(module, path=[str(ROOT)])
+
+
+def assert_starts_without_torch(*modules: str, path: list[str]) -> None:
+    code = (
+        "import importlib, sys\n"
+        f"sys.path[:0] = {path!r}\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        "print(*sorted({'torch', 'triton', 'numba', 'transformers'} & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == []
+
+
+def test_the_core_is_small():
+    lines = sum(len(file.read_text().splitlines()) for file in MODULES.values())
+    assert lines < MAX_CORE_LINES
+
+
+def test_no_package_of_the_tree_is_without_a_distribution():
+    """A directory that set-up, wheels and these tests would all pass over."""
+    folders = {path for each in CHILDREN for path in (ROOT / each).iterdir() if path.is_dir()}
+    visible = {path for path in folders if any(path.rglob("*.py"))}
+    assert visible == set(PROJECTS)

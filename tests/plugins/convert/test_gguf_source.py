@@ -1,0 +1,86 @@
+"""GGUF files as a source, written by the reference library."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from attrs import evolve
+from gguf import GGMLQuantizationType as Kind
+
+from ninfer_convert.source import open_source
+from ninfer_core.api import ArtifactError
+
+RANDOM = np.random.default_rng(0).standard_normal((3, 64), dtype=np.float32)
+
+
+@pytest.fixture
+def source_of(write_gguf):
+    """A source with the tensor ``x`` of some type."""
+
+    def make(kind: Kind, values: np.ndarray = RANDOM):
+        return open_source(write_gguf({"llama.block_count": 2}, {"x": (values, kind)}))
+
+    return make
+
+
+def test_metadata_is_the_config(source_of):
+    description = source_of(Kind.F32).description
+    assert (description.origin, description.architectures) == ("gguf", ("llama",))
+    assert description.config["llama.block_count"] == 2
+    assert not [key for key in description.config if key.startswith(("GGUF.", "tokenizer."))]
+
+
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_1, Kind.Q5_0])
+def test_dense_values_are_those_of_the_reference_library(source_of, kind):
+    tensor = source_of(kind).tensors["x"]
+    expected = gguf.quants.dequantize(gguf.quants.quantize(RANDOM, kind), kind)
+    assert (tensor.dtype, tensor.shape) == (kind.name, (3, 64))
+    assert torch.equal(tensor.dense(), torch.from_numpy(expected.reshape(3, 64)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Kind.F32, "fp32"), (Kind.F16, "fp32"), (Kind.BF16, "bf16")]
+)
+def test_direct_types_are_held_exactly(source_of, kind, name):
+    tensor = source_of(kind).tensors["x"]
+    assert tensor.format == name
+    assert torch.equal(tensor.parts()["codes"].float(), tensor.dense())
+
+
+def test_q8_0_is_q8_g32_fp16(source_of, plugins):
+    tensor = source_of(Kind.Q8_0).tensors["x"]
+    codec = plugins.registry.formats[tensor.format].spec.codec.load()()
+    assert tensor.format == "q8_g32_fp16"
+    assert torch.equal(codec.dequantize(tensor.parts()), tensor.dense())
+
+
+def test_a_q8_0_code_of_minus_128_is_refused(source_of):
+    """The reference quantizer never writes it, but the type allows it; our format does not."""
+    tensor = source_of(Kind.Q8_0).tensors["x"]
+    blocks = np.array(tensor._tensor.data)
+    blocks[0, 2] = 128
+    changed = evolve(tensor, tensor=tensor._tensor._replace(data=blocks))
+    with pytest.raises(ArtifactError, match=r"\[x\]: q8_g32_fp16 has no code -128"):
+        changed.parts()
+
+
+def test_other_types_are_raw_blocks(source_of):
+    tensor = source_of(Kind.Q5_0).tensors["x"]
+    assert tensor.format == ""
+    assert (tensor.raw().dtype, tuple(tensor.raw().shape)) == (torch.uint8, (3, 2 * 22))
+
+
+@pytest.mark.parametrize("size", [0, 3, 30, 200, -1])
+def test_a_truncated_file_is_refused(write_gguf, size):
+    path = write_gguf({"llama.block_count": 2}, {"x": (RANDOM, Kind.F32)})
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ArtifactError, match="damaged"):
+        open_source(path)
+
+
+def test_a_piece_of_a_split_set_is_refused(write_gguf):
+    path = write_gguf({"split.count": 3}, {"x": (RANDOM, Kind.F32)})
+    with pytest.raises(ArtifactError, match="split set"):
+        open_source(path)

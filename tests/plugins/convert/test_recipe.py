@@ -1,0 +1,42 @@
+"""Recipes as data."""
+
+from __future__ import annotations
+
+import pytest
+
+from ninfer_convert.recipe import load_recipe
+from ninfer_core.api import ConfigError, StorageChoice
+
+
+def test_a_file_is_read_in_order(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[[store]]\npattern = "*/mlp/*"\nformat = "q4_g64_fp16"\nlayout = "row_split_k128_v1"\n'
+        '[[store]]\npattern = "*"\n'
+    )
+    expected = (StorageChoice("*/mlp/*", "q4_g64_fp16", "row_split_k128_v1"), StorageChoice("*"))
+    assert load_recipe(str(path)) == expected
+
+
+@pytest.mark.parametrize(("name", "format_name"), [("bf16", "bf16"), ("q8", "q8_g32_fp16")])
+def test_built_in_recipes(name, format_name):
+    assert load_recipe(name) == (StorageChoice("*", format_name),)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ConfigError, match=r"no such recipe \[q3\].*: bf16, q8"):
+        load_recipe("q3")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "store = ", "", "[[store]]\nformat = 'bf16'", "[[store]]\npattern = 'x'\nformt = 'bf16'",
+        "store = 5", "name = 'x'\n[[store]]\npattern = 'x'",
+    ],
+)
+def test_malformed_recipes_are_refused(tmp_path, text):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="malformed recipe"):
+        load_recipe(str(path))

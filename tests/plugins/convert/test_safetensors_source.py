@@ -1,0 +1,79 @@
+"""The safetensors directory as a source: tensors by name, and the frontend's files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from ninfer_convert.source import open_source
+from ninfer_core.api import ArtifactError
+
+VALUES = torch.tensor([[1.0, -2.5], [3.0, 0.125]])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "format_name"),
+    [
+        (torch.float32, "F32", "fp32"), (torch.float16, "F16", "fp32"),
+        (torch.bfloat16, "BF16", "bf16"),
+    ],
+)
+def test_dense_types_are_held_exactly(write_directory, dtype, name, format_name):
+    source = open_source(write_directory({"m.safetensors": {"x": VALUES.to(dtype)}}, None))
+    tensor = source.tensors["x"]
+    assert (tensor.dtype, tensor.shape, tensor.format) == (name, (2, 2), format_name)
+    assert torch.equal(tensor.dense(), VALUES)
+    assert torch.equal(tensor.parts()["codes"].float(), VALUES)
+
+
+def test_other_types_are_refused_when_read(write_directory):
+    source = open_source(write_directory({"m.safetensors": {"x": VALUES.to(torch.int8)}}, None))
+    with pytest.raises(ArtifactError, match=r"\[x\]: it is I8"):
+        source.tensors["x"].dense()
+
+
+def test_an_absent_tensor_is_named(write_directory):
+    source = open_source(write_directory({"m.safetensors": {"x": VALUES}}, None))
+    with pytest.raises(ArtifactError, match=r"lacks a tensor.*'model\.norm\.weight'"):
+        source.tensors["model.norm.weight"]
+
+
+def test_description_is_the_config(write_directory):
+    directory = write_directory({"m.safetensors": {"x": VALUES}}, None, architectures=["A"], size=7)
+    description = open_source(directory).description
+    assert (description.origin, description.architectures) == ("huggingface", ("A",))
+    assert description.config["size"] == 7
+
+
+def test_a_template_inside_the_tokenizer_config_gets_its_own_resource(write_directory):
+    directory = write_directory({"m.safetensors": {"x": VALUES}}, None, eos_token_id=[5, 6])
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "hello"}))
+    resources = open_source(directory).resources
+    assert resources["chat_template.jinja"] == b"hello"
+    assert json.loads(resources["generation_config.json"]) == {"eos_token_id": [5, 6]}
+
+
+def test_files_of_their_own_win(write_directory):
+    directory = write_directory({"m.safetensors": {"x": VALUES}}, None, eos_token_id=5)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "old"}))
+    (directory / "chat_template.jinja").write_text("new")
+    (directory / "generation_config.json").write_text('{"eos_token_id": 9}')
+    resources = open_source(directory).resources
+    assert resources["chat_template.jinja"] == b"new"
+    assert resources["generation_config.json"] == b'{"eos_token_id": 9}'
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{nope}", '{"a": 1, "a": 2}'])
+def test_a_broken_config_is_refused(write_directory, text):
+    directory = write_directory({"m.safetensors": {"x": VALUES}}, None)
+    (directory / "config.json").write_text(text)
+    with pytest.raises(ArtifactError, match=r"config\.json"):
+        open_source(directory)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ArtifactError, match="not a source checkpoint"):
+        open_source(tmp_path / "notes.txt")
