@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 from attrs.validators import and_, ge, in_, instance_of, matches_re, optional
 
+from ninfer_core.api.errors import RequestError
 from ninfer_core.api.lazy import LazyRef, to_lazy, to_optional_lazy
 
 _NAME = and_(instance_of(str), matches_re(r"[a-z0-9][a-z0-9_.-]*"))
@@ -355,10 +356,21 @@ class MachineFigures:
     source: str
 
 
+def _within(default: float, low: float, high: float, *, above: bool = False) -> Any:
+    """A field of ``low..high``, without ``low`` if ``above``; NaN is in no range."""
+
+    def check(_: object, attribute: Attribute[Any], value: float) -> None:
+        if not (low < value <= high or (value == low and not above)):
+            span = f"{'above ' if above else ''}{low} to {high}"
+            raise RequestError(f"{attribute.name} is out of range", why=f"{value} is not {span}")
+
+    return field(default=default, validator=check)
+
+
 @frozen
 class SamplingParams:
     """How tokens of one request are drawn. The order of the steps is: penalties, mask, top-k,
-    temperature, min-p, top-p, draw.
+    temperature, min-p, top-p, draw. Values out of range raise `RequestError`.
 
     :ivar temperature: 0..2; 0 is greedy (argmax; penalties still apply).
     :ivar top_k: keep the k most likely; 0 = all.
@@ -372,11 +384,11 @@ class SamplingParams:
         same draw whatever else runs.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int = 0
+    temperature: float = _within(0.0, 0, 2)
+    top_k: int = _within(0, 0, 2**31 - 1)
+    top_p: float = _within(1.0, 0, 1, above=True)
+    min_p: float = _within(0.0, 0, 1)
+    presence_penalty: float = _within(0.0, -2, 2)
+    frequency_penalty: float = _within(0.0, -2, 2)
+    repetition_penalty: float = _within(1.0, 0, 1000, above=True)
+    seed: int = _within(0, 0, 2**64 - 1)

@@ -117,21 +117,19 @@ class Artifact:
     def resources(self, component: str = "text") -> dict[str, bytes]:
         """The files of a component by role; none if the set lacks the component."""
         places = self.components[component].resources if component in self.components else {}
-        return {role: self._content(object_id) for role, object_id in places.items()}
+        stored = {role: self.objects[object_id] for role, object_id in places.items()}
+        read = self.shards.read
+        return {role: b"".join(read(each.offset, each.bytes)) for role, each in stored.items()}
 
     def resource(self, role: str, component: str = "text") -> bytes:
         """A file of a component, e.g. ``tokenizer.json``; raises `ArtifactError` without it."""
-        places = self.components[component].resources if component in self.components else {}
-        if role not in places:
+        files = self.resources(component)
+        if role not in files:
             raise ArtifactError(
                 f"no {role} in component {component!r}", where=str(self.path),
-                why=f"it has {[*places]}", fix="convert the model again from a source that has it",
+                why=f"it has {[*files]}", fix="convert the model again from a source that has it",
             )
-        return self._content(places[role])
-
-    def _content(self, object_id: str) -> bytes:
-        stored = self.objects[object_id]
-        return b"".join(self.shards.read(stored.offset, stored.bytes))
+        return files[role]
 
 
 def open_artifact(path: str | Path) -> Artifact:
@@ -144,10 +142,7 @@ def open_artifact(path: str | Path) -> Artifact:
     magic, json_bytes, set_id = HEADER.unpack(mapped[: HEADER.size].ljust(HEADER.size, b"\0"))
     if magic != ENTRY_MAGIC:
         raise malformed(path, f"it begins with {magic!r}, a version 3 entry with {ENTRY_MAGIC!r}")
-    raw = mapped[HEADER.size : HEADER.size + json_bytes]
-    if not 0 < json_bytes == len(raw):
-        raise malformed(path, f"{len(mapped)} bytes do not hold a catalogue of {json_bytes}")
-    root: Catalogue = parse(raw, Catalogue, path)
+    root: Catalogue = parse(mapped[HEADER.size : HEADER.size + json_bytes], Catalogue, path)
     start = align_up(HEADER.size + json_bytes, PAGE)
     _require_size(path, mapped, start + root.files[0].payload_bytes)
     if path.name in {file.path for file in root.files}:

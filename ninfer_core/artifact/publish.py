@@ -35,7 +35,6 @@ def published(finals: Sequence[Path]) -> Iterator[Sequence[BinaryIO]]:
         for path, final in reversed([*zip(temporary, finals, strict=True)]):
             os.link(path, final)  # unlike a rename, it fails where the name is taken
             linked.append(final)
-            _sync_directory(final.parent)
     except BaseException as error:
         for final in linked:
             final.unlink()
@@ -57,11 +56,3 @@ def refuse_taken(path: Path) -> None:
             "a file is in the way", where=str(path), why="files are never overwritten",
             fix="remove it and all parts of its set, or write to another name",
         )
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,62 +2,51 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
+from importlib import import_module
 
 from attrs import frozen
 
-from ninfer_core.api import LazyRef
 from ninfer_core.cli import options
-from ninfer_core.cli.options import Parser, ranged
+from ninfer_core.cli.options import Parser
 
 
 @frozen
 class Command:
-    """A subcommand; ``run`` is ``(argparse.Namespace) -> exit code``."""
+    """A subcommand: what it is for, the function of this package that runs it, its options."""
 
     summary: str
-    run: LazyRef
-    arguments: tuple[Callable[[Parser], None], ...]
+    code: str
+    options: tuple[Callable[[Parser], None], ...]
+
+    def load(self) -> Callable[[Namespace], int]:
+        """Import the function, which takes parsed arguments and returns an exit code."""
+        module, _, name = self.code.partition(":")
+        function: Callable[[Namespace], int] = getattr(
+            import_module(f"ninfer_core.cli.{module}"), name
+        )
+        return function
 
     def parser(self, prog: str, epilog: str = "") -> Parser:
-        """The parser of this command's arguments."""
+        """The parser of its options."""
         parser = Parser(prog, self.summary, epilog)
-        for declare in (*self.arguments, options.plugins):
+        for declare in (*self.options, options.plugins):
             declare(parser)
         return parser
 
 
-def _command(summary: str, run: str, *arguments: Callable[[Parser], None]) -> Command:
-    return Command(summary, LazyRef(f"ninfer_core.cli.{run}"), arguments)
-
-
-def _new(parser: Parser) -> None:
-    parser.add_argument("kind", choices=("model-pack", "hardware-profile", "plugin"))
-    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
-    parser.add_argument("--dir", type=Path, default=Path(), help="where to make the folder NAME")
-
-
-def _conformance(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="of a model pack, profile or plugin")
-    parser.add_argument("--level", type=ranged(int, 0, 7), default=4, help="highest level to run")
-
-
-GENERATE = _command(
+GENERATE = Command(
     "Answer one prompt: the answer on stdout, everything else on stderr.", "generate:run",
-    options.model, options.request, options.sampling, options.launch,
+    (options.model, options.request, options.sampling, options.launch),
 )
+MODEL = (options.model, options.launch)
 COMMANDS = {
-    "plugins": _command("List every distribution with its state and reason.", "listing:plugins"),
-    "kernels": _command("List all kernels, or with MODEL the ones chosen and rejected for it.",
-                        "doctor:kernels", options.model, options.launch),
-    "doctor": _command("Check claim, weights and kernels of a model without loading it.",
-                       "doctor:run", options.model, options.launch),
-    "plan": _command("Memory ledger and predicted speed, with the arithmetic.", "plan:run",
-                     options.model, options.launch),
-    "new": _command("Write a skeleton distribution that passes L0 and L1.", "new:run", _new),
-    "conformance": _command("Run the conformance kit and print its table.", "listing:conformance",
-                            _conformance),
-    "fetch": _command("Install and check the weights of an embedded model.", "fetch:run",
-                      options.model),
+    "plugins": Command("List every plugin with its state and reason.", "plugins:run", ()),
+    "kernels": Command("List all kernels, or those a MODEL gets.", "kernels:run", MODEL),
+    "doctor": Command("Check a model without loading it.", "doctor:run", MODEL),
+    "plan": Command("Memory ledger and predicted speed, with arithmetic.", "plan:run", MODEL),
+    "new": Command("Write a skeleton distribution.", "new:run", (options.skeleton,)),
+    "conformance": Command("Run the conformance kit.", "conformance:run", (options.subject,)),
+    "fetch": Command("Install the weights of an embedded model.", "fetch:run", (options.model,)),
 }

@@ -6,34 +6,40 @@ import io
 import logging
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self, TextIO
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+LOG_LEVELS = {
+    "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING,
+    "error": logging.ERROR, "off": logging.CRITICAL + 1,
+}
 BAR_WIDTH = 30
 ERASE_LINE = "\r\x1b[2K"
+
+
+def set_up_streams(log_level: str) -> None:
+    """Send log records to stderr, and let stdout take whatever a model writes in any locale."""
+    level = LOG_LEVELS[log_level]
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s: %(message)s")
+    logging.getLogger().setLevel(max(level, logging.WARNING))  # libraries chatter below that
+    logging.getLogger("ninfer_core").setLevel(level)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 class Console:
     """The streams of a command. Progress is one line, on a terminal only, that leaves no trace."""
 
     def __init__(self, log_level: str) -> None:
-        level = logging.CRITICAL + 1 if log_level == "off" else log_level.upper()
-        logging.basicConfig(stream=sys.stderr, level=level, format="%(levelname)s: %(message)s")
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # a model may write what a locale lacks
-        self._verbose = log_level in ("debug", "info")
+        self._verbose = LOG_LEVELS[log_level] <= logging.INFO
         self._unfinished: set[TextIO] = set()
         self._line = ""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._draw("")
 
     def stream(self, channel: str, text: str) -> None:
@@ -47,8 +53,8 @@ class Console:
 
     def end_lines(self) -> None:
         """Close the lines that the answer left open."""
-        for file in list(self._unfinished):
-            self._end_line(file)
+        self._end_line(sys.stderr)
+        self._end_line(sys.stdout)
 
     def note(self, text: str) -> None:
         """A line for the reader, at log level info and debug."""

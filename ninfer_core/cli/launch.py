@@ -8,7 +8,7 @@ from attrs import evolve, fields_dict
 
 from ninfer_core.api import Progress
 from ninfer_core.cli.models import artifact_path
-from ninfer_core.cli.selection import find_plugins
+from ninfer_core.cli.plugins import find_plugins
 from ninfer_core.config import LaunchConfig, load_config
 from ninfer_core.plugin_host import PluginReport
 
@@ -17,9 +17,7 @@ def prepare(arguments: Namespace, progress: Progress) -> tuple[LaunchConfig, Plu
     """Launch options whose model is a path, and the plugins they select."""
     known = fields_dict(LaunchConfig)
     given = {name: value for name, value in vars(arguments).items() if name in known}
-    if "kernels" in given:
-        given["kernels"] = dict(given["kernels"])
-    config = load_config(getattr(arguments, "config", None), given)
+    config = load_config(arguments.config, {**given, "kernels": dict(arguments.kernels)})
     report = find_plugins(arguments, config.profile)
     path = artifact_path(config.model, report.registry, progress)
     return evolve(config, model=str(path)), report

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ninfer_core.api import NInferError
 from ninfer_core.cli.commands import COMMANDS, GENERATE, Command
-from ninfer_core.cli.console import INTERRUPTED
+from ninfer_core.cli.console import INTERRUPTED, set_up_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command, parsed = _parse(sys.argv[1:] if argv is None else list(argv))
         log_level = parsed.log_level
-        code: int = command.run.load()(parsed)
+        set_up_streams(log_level)
+        code = command.load()(parsed)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -30,15 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _failed(error, log_level)
 
+
 def _parse(arguments: list[str]) -> tuple[Command, Namespace]:
     if arguments and arguments[0] in COMMANDS:
         command = COMMANDS[arguments[0]]
         return command, command.parser(f"ninfer {arguments[0]}").parse_args(arguments[1:])
     return GENERATE, GENERATE.parser("ninfer", _other_commands()).parse_args(arguments)
 
+
 def _other_commands() -> str:
     lines = [f"  ninfer {name:12} {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(["other commands (each has --help):", *lines])
+
 
 def _failed(error: Exception, log_level: str) -> int:
     if log_level == "debug":
@@ -49,10 +53,12 @@ def _failed(error: Exception, log_level: str) -> int:
     print(f"error: {text}", file=sys.stderr)
     return 1
 
+
 def _reader_gone() -> int:
     """The reader of stdout has left: keep the interpreter from failing at its last flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
+
 
 if __name__ == "__main__":
     sys.exit(main())

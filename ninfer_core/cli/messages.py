@@ -19,42 +19,32 @@ def read_conversation(path: Path) -> tuple[Objects, Objects]:
 
     :raises RequestError: naming the file and the first place in it that is wrong.
     """
-    value = _parse(path)
-    if isinstance(value, list):
-        value = {"messages": value}
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        value = json.loads(raw.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RequestError("cannot read messages", where=str(path), why=str(error)) from error
+    value = {"messages": value} if isinstance(value, list) else value
     for place, wanted in _problems(value):
         raise RequestError("malformed messages", where=f"{path}: {place}", why=f"must be {wanted}")
     return value["messages"], value.get("tools", [])
-
-
-def _parse(path: Path) -> Any:
-    try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        return json.loads(raw.decode("utf-8"))
-    except OSError as error:
-        raise RequestError("cannot read messages", where=str(path), why=str(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError("messages are not JSON", where=str(path), why=str(error)) from error
 
 
 def _problems(value: Any) -> Iterator[tuple[str, str]]:
     """What is wrong as ``(place, what it must be)``; later checks rely on earlier ones."""
     if not isinstance(value, dict) or "messages" not in value or set(value) - {"messages", "tools"}:
         yield "top level", "an array of messages, or an object of 'messages' and 'tools' alone"
-    if not isinstance(value["messages"], list) or not value["messages"]:
-        yield "messages", "a non-empty array"
-    if not isinstance(tools := value.get("tools", []), list):
-        yield "tools", "an array"
-    for index, tool in enumerate(tools):
-        if not isinstance(tool, dict):
-            yield f"tools[{index}]", "an object"
+    for name in value:
+        if not isinstance(value[name], list) or not value["messages"]:
+            yield name, "an array, and 'messages' not an empty one"
+        for index, each in enumerate(value[name]):
+            if not isinstance(each, dict):
+                yield f"{name}[{index}]", "an object"
     for index, message in enumerate(value["messages"]):
         yield from _message_problems(message, f"messages[{index}]")
 
 
-def _message_problems(message: Any, place: str) -> Iterator[tuple[str, str]]:
-    if not isinstance(message, dict):
-        yield place, "an object"
+def _message_problems(message: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
     if message.get("role") not in ROLES:
         yield f"{place}.role", "one of " + ", ".join(ROLES)
     content = message.get("content")

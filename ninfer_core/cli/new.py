@@ -34,23 +34,16 @@ def write_skeleton(kind: str, name: str, folder: Path) -> Path:
         raise ConfigError("unusable name", where=name, why="wanted: a-z, 0-9, _ and a first letter")
     if root.exists():
         raise ConfigError("will not overwrite", where=str(root), fix="choose another NAME or --dir")
-    words = _words(kind, name)
+    package = PREFIXES[kind] + name
+    words = {
+        "name": name, "title": "".join(part.capitalize() for part in name.split("_")),
+        "package": package, "distribution": package.replace("_", "-"),
+        "api": f"({API_VERSION.major}, {API_VERSION.minor})", "core": __version__,
+    }
     for template in sorted((TEMPLATES / kind).rglob("*.tmpl")):
         relative = str(template.relative_to(TEMPLATES / kind).with_suffix(""))
-        path = root / relative.replace("PACKAGE", words["package"])
+        path = root / relative.replace("PACKAGE", package)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = Template(template.read_text(encoding="utf-8")).substitute(words)
         path.write_text(text, encoding="utf-8")
     return root
-
-
-def _words(kind: str, name: str) -> dict[str, str]:
-    package = PREFIXES[kind] + name
-    return {
-        "name": name,
-        "title": "".join(part.capitalize() for part in name.split("_")),
-        "package": package,
-        "distribution": package.replace("_", "-"),
-        "api": f"({API_VERSION.major}, {API_VERSION.minor})",
-        "core": __version__,
-    }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ninfer_core.api import ConfigError
+from ninfer_core.cli.console import LOG_LEVELS
 
 
 class Parser(ArgumentParser):
@@ -61,23 +62,29 @@ def plugins(parser: Parser) -> None:
         help="load a plugin that is not installed; repeatable")
     add("--no-plugin", action="append", default=[], metavar="NAME",
         help="leave a plugin out; repeatable")
-    add("--log-level", choices=("debug", "info", "warning", "error", "off"), default="info",
+    add("--log-level", choices=LOG_LEVELS, default="info",
         help="what stderr gets (default: info); debug adds tracebacks")
 
 
 def launch(parser: Parser) -> None:
     """How the model is set up; ranges are checked by `LaunchConfig`."""
     add = parser.add_argument_group("launch").add_argument
-    add("--config", type=Path, metavar="TOML", help="launch options; the command line wins")
-    add("--profile", metavar="NAME", help="hardware profile (default: the best that fits)")
-    add("--pack", metavar="NAME", help="model pack (default: the highest claim)")
-    add("--max-context", type=int, metavar="N", help="most tokens of a sequence (default: 2048)")
-    add("--context-capacity", type=int, metavar="BYTES", help="byte pool of all sequences")
-    add("--kv-dtype", metavar="NAME", help="storage of the KV cache (default: the profile's)")
-    add("--prefill-chunk", type=int, metavar="N", help="prompt tokens a step, a multiple of 64")
-    add("--kernel", dest="kernels", action="append", type=pair, metavar="OP=NAME",
-        help="use this kernel; repeatable")
-    add("--threads", type=int, metavar="N", help="CPU threads (default: the profile's)")
+    add("--config", type=Path, default=None, metavar="TOML",
+        help="launch options; the command line wins")
+    for name, kind, metavar, text in (
+        ("profile", str, "NAME", "hardware profile (default: the best that fits)"),
+        ("pack", str, "NAME", "model pack (default: the highest claim)"),
+        ("max-context", int, "N", "most tokens of a sequence (default: 2048)"),
+        ("context-capacity", int, "BYTES", "byte pool of all sequences"),
+        ("kv-dtype", str, "NAME", "storage of the KV cache (default: the profile's)"),
+        ("prefill-chunk", int, "N", "prompt tokens a step, a multiple of 64 (default: 512)"),
+        ("spec", str, "NAME", "speculator; needs --draft-tokens"),
+        ("draft-tokens", int, "N", "most drafts of one round"),
+        ("threads", int, "N", "CPU threads (default: the profile's)"),
+    ):
+        add(f"--{name}", type=kind, metavar=metavar, help=text)
+    add("--kernel", dest="kernels", action="append", default=[], type=pair, metavar="OP=NAME",
+        help="use this kernel for an op; repeatable")
 
 
 def request(parser: Parser) -> None:
@@ -101,12 +108,27 @@ def sampling(parser: Parser) -> None:
     """How tokens are drawn."""
     add = parser.add_argument_group("sampling (default: the model's)").add_argument
     add("--greedy", action="store_true", default=False, help="force --temperature 0")
-    add("--temperature", type=ranged(float, 0, 2), metavar="T", help="0..2; 0 is greedy")
-    add("--top-p", type=ranged(float, 1e-6, 1), metavar="P", help="nucleus mass, above 0, to 1")
-    add("--top-k", type=ranged(int, 0), metavar="K", help="keep the K likeliest; 0 keeps all")
-    add("--min-p", type=ranged(float, 0, 1), metavar="P", help="least share of the likeliest's")
-    add("--presence-penalty", type=ranged(float, -2, 2), metavar="X", help="-2..2, per token seen")
-    add("--frequency-penalty", type=ranged(float, -2, 2), metavar="X", help="-2..2, per occurrence")
-    add("--repetition-penalty", type=ranged(float, 1e-3, 1e3), metavar="X",
-        help="above 0; over prompt and answer")
-    add("--seed", type=ranged(int, 0, 2**64 - 1), metavar="N", help="key of the draws (default: 0)")
+    for name, kind, low, high, text in (
+        ("temperature", float, 0, 2, "0..2; 0 is greedy"),
+        ("top-k", int, 0, math.inf, "keep the N likeliest; 0 keeps all"),
+        ("top-p", float, 1e-6, 1, "nucleus mass, above 0, to 1"),
+        ("min-p", float, 0, 1, "least share of the likeliest's probability"),
+        ("presence-penalty", float, -2, 2, "-2..2, per token seen"),
+        ("frequency-penalty", float, -2, 2, "-2..2, per occurrence"),
+        ("repetition-penalty", float, 1e-3, 1e3, "above 0; over prompt and answer"),
+        ("seed", int, 0, 2**64 - 1, "key of the draws (default: 0)"),
+    ):
+        add(f"--{name}", type=ranged(kind, low, high), metavar="N", help=text)
+
+
+def skeleton(parser: Parser) -> None:
+    """What `ninfer new` writes."""
+    parser.add_argument("kind", choices=("model-pack", "hardware-profile", "plugin"))
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
+    parser.add_argument("--dir", type=Path, default=Path(), help="where to make the folder NAME")
+
+
+def subject(parser: Parser) -> None:
+    """What `ninfer conformance` checks."""
+    parser.add_argument("name", metavar="NAME", help="of a model pack, profile or plugin")
+    parser.add_argument("--level", type=ranged(int, 0, 7), default=4, help="highest level to run")

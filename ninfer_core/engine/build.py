@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from attrs import define, field
 from torch import Tensor
 
 from ninfer_core.api import HardwareProfile, KernelRequest, Model, ModelPack, PluginError
@@ -19,31 +18,23 @@ from ninfer_core.state.store import StateStore
 from ninfer_core.state.views import PagedPlanes
 
 
-@define(eq=False)
 class Build:
     """The `BuildContext` of one model on one machine."""
 
-    weights: WeightStore
-    binder: Binder
-    store: StateStore
-    compute_dtype: torch.dtype
-    device: torch.device
-    max_tokens: int
-    max_logits: int
-    max_context: int
-    _buffers: dict[str, Tensor] = field(factory=dict, init=False)
-
-    def weight(self, *names: str) -> Weight:
-        """One parameter, or several stacked by rows."""
-        return self.weights.weight(*names)
+    def __init__(
+        self, weights: WeightStore, binder: Binder, store: StateStore, profile: HardwareProfile,
+        *, max_tokens: int, max_logits: int, max_context: int,
+    ) -> None:
+        self.weight, self.state = weights.weight, store.view
+        self.device = torch.device(profile.device)
+        self.compute_dtype: torch.dtype = getattr(torch, profile.compute_dtype)
+        self.max_tokens, self.max_logits, self.max_context = max_tokens, max_logits, max_context
+        self._weights, self._binder = weights, binder
+        self._buffers: dict[str, Tensor] = {}
 
     def tensor(self, name: str) -> Tensor:
         """A direct parameter in the compute dtype."""
-        return self.weights.tensor(name).to(self.compute_dtype)
-
-    def state(self, name: str, layer: int) -> Any:
-        """`PagedPlanes` or `SlotPlanes` of a declared state."""
-        return self.store.view(name, layer)
+        return self._weights.tensor(name).to(self.compute_dtype)
 
     def bind(
         self, op: str, *, sizes: Mapping[str, Any] | None = None, **constants: Any
@@ -53,22 +44,20 @@ class Build:
         weights = [constants.get(name) for name in names]
         codecs = [each.codec_name for each in constants.values() if isinstance(each, PagedPlanes)]
         request = KernelRequest(
-            op=op, device=self.binder.device, capability=self.binder.capability,
+            op=op, device=self._binder.device, capability=self._binder.capability,
             dtype=str(self.compute_dtype).removeprefix("torch."),
             weights=tuple(each.info for each in weights if isinstance(each, Weight)),
             kv_codec=codecs[0] if codecs else "", max_tokens=self.max_tokens, sizes=sizes or {},
         )
-        return self.binder.bind(request, **constants)
+        return self._binder.bind(request, **constants)
 
     def buffer(self, name: str, width: int) -> Callable[[int], Tensor]:
         """Views of a shared ``[max_tokens, width]`` buffer, each made once."""
-        whole = self._buffers.get(name)
-        if whole is None:
-            whole = torch.empty(
-                (self.max_tokens, width), dtype=self.compute_dtype, device=self.device
-            )
-            self._buffers[name] = whole
-        if whole.shape[1] != width:
+        shape = self.max_tokens, width
+        if name not in self._buffers:
+            self._buffers[name] = torch.empty(shape, dtype=self.compute_dtype, device=self.device)
+        whole = self._buffers[name]
+        if whole.shape != shape:
             why = f"{whole.shape[1]} and {width}"
             raise PluginError("a buffer is asked for in two widths", where=name, why=why)
         return cache(lambda num_tokens: whole[:num_tokens])
@@ -79,7 +68,5 @@ def build_model(
     profile: HardwareProfile, max_tokens: int, max_logits: int, max_context: int,
 ) -> Model:
     """Build a model on loaded weights and allocated state."""
-    dtype, device = getattr(torch, profile.compute_dtype), torch.device(profile.device)
-    return pack.build(config, Build(
-        weights, binder, store, dtype, device, max_tokens, max_logits, max_context
-    ))
+    sizes = {"max_tokens": max_tokens, "max_logits": max_logits, "max_context": max_context}
+    return pack.build(config, Build(weights, binder, store, profile, **sizes))

@@ -163,7 +163,7 @@ class Engine:
         rows = [Row(s, [s.tokens[-1], *drafted], 1 + len(drafted), certain=not drafted)
                 for s, drafted in zip(sequences, drafts, strict=True)]
         logits = self._runner.decode(rows)
-        draws = (s.sample_row(logits.shape[-1]) for s in sequences)
+        draws = (s.sample_row(logits) for s in sequences)
         verdicts = self._speculation.verify(logits, draws, drafts)
         for sequence, drafted, verdict in zip(sequences, drafts, verdicts, strict=True):
             self._settle(sequence, drafted, verdict)
@@ -174,8 +174,7 @@ class Engine:
         logits = self._runner.prefill(Row(sequence, sequence.tokens[sequence.frontier : end], 1))
         sequence.frontier, sequence.state.replay, sequence.last_cycle = end, 0, self._cycle
         if end == sequence.num_prompt:
-            draw = sequence.sample_row(logits.shape[-1])
-            [verdict] = self._speculation.verify(logits, [draw], [[]])
+            [verdict] = self._speculation.verify(logits, [sequence.sample_row(logits)], [[]])
             sequence.first_token_at = self._clock()
             self._settle(sequence, [], verdict)
 

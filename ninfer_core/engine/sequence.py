@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attrs import define
+from torch import Tensor
 
 from ninfer_core.engine.output import TextOutput
 from ninfer_core.engine.request import GenerationRequest, Sink, Timings, Usage
@@ -53,11 +54,11 @@ class Sequence:
     def usage(self) -> Usage:
         return Usage(self.num_prompt, self.num_output, self.drafted, self.accepted)
 
-    def sample_row(self, vocab_size: int) -> SampleRow:
-        """How the next token is drawn."""
-        params = self.request.sampling
+    def sample_row(self, logits: Tensor) -> SampleRow:
+        """How the next token is drawn from a row of ``logits`` ``[R, V]``."""
+        params, prompt = self.request.sampling, self.request.prompt.token_ids
         if self.history is None and penalises(params):
-            self.history = TokenHistory(vocab_size, self.request.prompt.token_ids)
+            self.history = TokenHistory(logits.shape[-1], prompt, str(logits.device))
         return SampleRow(params, len(self.tokens), history=self.history)
 
     def timings(self, now: float, peak_sequences: int, peak_pages: int) -> Timings:

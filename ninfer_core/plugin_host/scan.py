@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 
 from ninfer_core import __version__
@@ -17,13 +18,14 @@ CORE = PluginRecord(
 
 def installed() -> Iterator[PluginRecord]:
     """A record of every entry point in the groups of the project."""
+    entries = metadata.entry_points()
     for group in GROUPS:
-        for entry in metadata.entry_points(group=group):
+        for entry in entries.select(group=group):
             yield PluginRecord(entry.name, group, *_identity(entry.dist), entry.value)
 
 
 def _identity(distribution: metadata.Distribution | None) -> tuple[str, str]:
-    try:
-        return distribution.name, distribution.version  # type: ignore[union-attr]
-    except Exception:  # damaged metadata raises anything, and says nothing about the plugin
-        return "unnamed", "unknown"
+    name = version = ""
+    with suppress(Exception):  # damaged metadata raises anything, and says nothing of the plugin
+        name, version = distribution.name, distribution.version  # type: ignore[union-attr]
+    return name or "unnamed", version or "unknown"

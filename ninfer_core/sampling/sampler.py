@@ -110,9 +110,10 @@ def _top_p(logits: Tensor, params: Params) -> Survivors:
 
 
 def _nucleus(ranked: Tensor, total: Tensor, params: Params) -> Tensor:
-    """Keep the smallest prefix whose mass reaches ``top_p * total``."""
+    """Keep the smallest prefix whose mass reaches ``top_p * total``, one token at least."""
     before = ranked.cumsum(-1) - ranked
-    return ranked.masked_fill(before >= _column(ranked, [p.top_p for p in params]) * total, 0)
+    reached = before >= _column(ranked, [p.top_p for p in params]) * total
+    return ranked.masked_fill(reached & (before > 0), 0)
 
 
 def _weights(logits: Tensor, params: Params) -> Tensor:

@@ -16,6 +16,9 @@ from ninfer_core.state.views import PagedPlanes, SlotPlanes
 ALIGNMENT = 64
 """Bytes; of every tensor within a row, and of a row."""
 
+Views = dict[tuple[str, int], PagedPlanes | SlotPlanes]
+"""By (state, layer)."""
+
 
 class Cursor:
     """Takes tensors one after another out of each row of a byte matrix."""
@@ -55,16 +58,12 @@ class StateLayout:
         # without paged states, a page is what holds a snapshot of one slot
         self.page_bytes = page_bytes or self.slot_bytes or ALIGNMENT
 
-    def views(
-        self, pages: Tensor, slots: Tensor, records: Tensor
-    ) -> dict[tuple[str, int], PagedPlanes | SlotPlanes]:
-        """By (state, layer); the matrices are uint8 ``[rows, bytes]``."""
+    def views(self, pages: Tensor, slots: Tensor, records: Tensor) -> Views:
+        """Of byte matrices, uint8 ``[rows, bytes]``."""
         return self._lay_out(Cursor(pages), Cursor(slots), Cursor(records))
 
-    def _lay_out(
-        self, page: Cursor, slot: Cursor, record: Cursor
-    ) -> dict[tuple[str, int], PagedPlanes | SlotPlanes]:
-        views: dict[tuple[str, int], PagedPlanes | SlotPlanes] = {}
+    def _lay_out(self, page: Cursor, slot: Cursor, record: Cursor) -> Views:
+        views: Views = {}
         for spec in self._specs:
             for layer in range(spec.layers):
                 if isinstance(spec, PagedStateSpec):

@@ -23,7 +23,7 @@ _ANSWERS = (
 
 def text_round_trips(subject: Subject) -> None:
     """Encoded text decodes to itself, in whatever groups its tokens arrive."""
-    tokenizer = subject.frontend().tokenizer
+    tokenizer = subject.frontend.tokenizer
     for text in (unicodedata.normalize("NFC", each) for each in _TEXTS):
         pieces = [tokenizer.token_bytes(token) for token in tokenizer.encode(text)]
         for width in (1, 2, 3, 7):
@@ -35,7 +35,7 @@ def text_round_trips(subject: Subject) -> None:
 
 def parsers_ignore_cuts(subject: Subject) -> None:
     """An answer gives the same channels however it is cut."""
-    frontend = subject.frontend()
+    frontend = subject.frontend
     for prompt in (PreparedPrompt((0,), "", reasoning_open=is_open) for is_open in (False, True)):
         for answer in _ANSWERS:
             whole = _channels(frontend, prompt, answer, len(answer))
@@ -46,7 +46,7 @@ def parsers_ignore_cuts(subject: Subject) -> None:
 
 def content_spells_no_control_tokens(subject: Subject) -> None:
     """A prompt has the same control tokens when its content spells more of them."""
-    frontend = subject.frontend()
+    frontend = subject.frontend
     encode, spell = frontend.tokenizer.encode, frontend.tokenizer.token_bytes
     used = {*_prompt(frontend, "hi").token_ids, *frontend.eos_token_ids}
     controls = {each for each in used if encode(spell(each).decode("utf-8", "replace")) != [each]}
@@ -62,7 +62,7 @@ def content_spells_no_control_tokens(subject: Subject) -> None:
 
 def prompts_are_stable(subject: Subject) -> None:
     """A conversation renders alike twice, and its tokens spell its text."""
-    frontend = subject.frontend()
+    frontend = subject.frontend
     for text in _TEXTS:
         first, second = _prompt(frontend, text), _prompt(frontend, text)
         require(first == second, f"two renderings differ: {first.text!r} and {second.text!r}")
@@ -72,7 +72,7 @@ def prompts_are_stable(subject: Subject) -> None:
 
 def turns_extend_their_prompt(subject: Subject) -> None:
     """The next turn's prompt begins with the tokens of this one's, so that it can be reused."""
-    frontend = subject.frontend()
+    frontend = subject.frontend
     first, second = _prompt(frontend, "one?"), _prompt(frontend, "one?", "It is.", "two?")
     if not second.text.startswith(first.text):
         raise SkipTest("the template rewrites earlier turns")
@@ -82,7 +82,7 @@ def turns_extend_their_prompt(subject: Subject) -> None:
 
 def vocabulary_is_bounded(subject: Subject) -> None:
     """Every token has a row of logits, and an answer can end."""
-    frontend = subject.frontend()
+    frontend = subject.frontend
     rows = subject.implementation.operations(subject.config)["vocab_size"]
     size, ends = frontend.tokenizer.vocab_size, frontend.eos_token_ids
     require(0 < size <= rows, f"the tokenizer has {size} ids, the model {rows} logits")

@@ -76,12 +76,13 @@ def free_memory_is_not_read(lab: Lab) -> None:
         lab.run(track, 1, 80, "decoding in poisoned memory")
 
 
-def kv_codecs_stay_close(lab: Lab) -> None:
-    """Logits with a compressed cache are those with an exact one, to the codec's tolerance."""
+def numbers_stay_close(lab: Lab) -> None:
+    """Logits are those of the reference kernels and an exact cache, to each codec's tolerance."""
     tokens = lab.tokens(131)
-    for kv in ("bf16", "int8", "fp8"):
-        logits = lab.with_kv(kv).fresh(tokens)
-        require_close(logits, lab.fresh(tokens), f"logits, kv {kv}", f"{kv}_kv")
+    expected = lab.reference.fresh(tokens)
+    for kv in ("fp32", "bf16", "int8", "fp8"):
+        tolerance = "fp32" if kv == "fp32" else f"{kv}_kv"
+        require_close(lab.with_kv(kv).fresh(tokens), expected, f"logits, kv {kv}", tolerance)
 
 
 def _snapshots(lab: Lab) -> Iterator[tuple[str, list[Track], Snapshot]]:
@@ -110,5 +111,5 @@ def _planes(lab: Lab) -> Iterator[torch.Tensor]:
 
 CHECKS = (
     prefill_in_any_chunks, company_changes_nothing, rejected_drafts_leave_no_trace,
-    snapshots_are_reusable, pauses_leave_no_trace, free_memory_is_not_read, kv_codecs_stay_close,
+    snapshots_are_reusable, pauses_leave_no_trace, free_memory_is_not_read, numbers_stay_close,
 )

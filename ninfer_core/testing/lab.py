@@ -55,10 +55,7 @@ class Move:
 
 
 class Lab:
-    """A built tiny model and its state.
-
-    :ivar calls: parameters that each call of the build asked for.
-    """
+    """A built tiny model and its state."""
 
     def __init__(
         self, subject: Subject, kernels: Kernels, weights: WeightStore, kv: str = "fp32"
@@ -85,6 +82,11 @@ class Lab:
     def tolerance(self) -> str:
         """Bits, if every kernel claims to give them whatever the batch."""
         return "exact" if all(c.spec.batch_invariant for c in self.binder.choices) else "fp32"
+
+    @property
+    def reference(self) -> Lab:
+        """The same model on the reference kernels."""
+        return lab(self.subject, "reference")
 
     def with_kv(self, kv: str) -> Lab:
         """The same model with another KV codec."""

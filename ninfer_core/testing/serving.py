@@ -92,7 +92,7 @@ def cancelling_leaves_nothing(lab: Lab) -> None:
 
 def _requests(lab: Lab, stop: Any = ()) -> list[GenerationRequest]:
     """Greedy and sampled ones."""
-    size = lab.subject.frontend().tokenizer.vocab_size
+    size = lab.subject.frontend.tokenizer.vocab_size
     return [
         GenerationRequest(
             PreparedPrompt(tuple(token % size for token in lab.tokens(length, seed=length)), ""),
@@ -111,7 +111,7 @@ def _serve(
     :param drafts: answers that a speculator knows, and where it errs.
     :param cancel_after: cycles after which the second request is cancelled.
     """
-    frontend, speculator = lab.subject.frontend(), None
+    frontend, speculator = lab.subject.frontend, None
     if drafts:
         known = [[*request.prompt.token_ids, *end.token_ids]
                  for request, (_, end) in zip(requests, drafts[0], strict=True)]

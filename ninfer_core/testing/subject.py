@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from importlib import resources
 from typing import Any
 
@@ -37,11 +38,12 @@ class Subject:
     model: Any = None
     resources: Mapping[str, bytes] = field(factory=tiny_resources)
 
-    @property
+    @cached_property
     def config(self) -> Any:
         """The pack's own config of the model."""
         return self.implementation.configure(self.model)
 
+    @cached_property
     def frontend(self) -> Frontend:
         """The text side of the model."""
         frontend: Frontend = self.implementation.frontend(self.config, self.resources)

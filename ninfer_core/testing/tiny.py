@@ -21,14 +21,14 @@ Values = Mapping[str, Tensor]
 
 
 def random_values(subject: Subject, format: str = "fp32") -> dict[str, Tensor]:
-    """fp32 values of every parameter that is not tied, always the same; those of matrices are
-    numbers of ``format``."""
+    """fp32 values of every parameter that is not tied, always the same; those that may be quantised
+    are numbers of ``format``."""
     codec, values = subject.report.registry.formats[format].spec.codec.load()(), {}
-    for spec in subject.implementation.parameters(subject.config):
+    for spec in _parameters(subject):
         if not spec.tied_to:
-            values[spec.name] = _random(spec)
-            if len(spec.shape) == 2:
-                values[spec.name] = codec.dequantize(codec.quantize(values[spec.name]))
+            exact = _random(spec)
+            rounded = exact if spec.kind == "direct" else codec.dequantize(codec.quantize(exact))
+            values[spec.name] = rounded
     return values
 
 
@@ -38,7 +38,7 @@ def stored(
 ) -> WeightStore:
     """Write the values, open the artifact and load it.
 
-    :param format: of all matrices; vectors are fp32.
+    :param format: of all that may be quantised; the rest is fp32.
     :param stacks: parameters that are rows of one object.
     """
     registry = subject.report.registry
@@ -51,6 +51,17 @@ def stored(
         )
 
 
+def stacked(values: Values, names: tuple[str, ...]) -> Tensor:
+    """Parameters one below the other."""
+    rows = [values[name] for name in names]
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _parameters(subject: Subject) -> tuple[ParameterSpec, ...]:
+    parameters: tuple[ParameterSpec, ...] = subject.implementation.parameters(subject.config)
+    return parameters
+
+
 def _random(spec: ParameterSpec) -> Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(spec.name.encode()))
     values = torch.randn(spec.shape, generator=generator)
@@ -61,20 +72,21 @@ def _write(
     subject: Subject, path: Path, values: Values, format: str, stacks: Mapping[str, tuple[str, ...]]
 ) -> None:
     components, parts = {n: {"config": c} for n, c in subject.model.components.items()}, {}
+    direct = {spec.name for spec in _parameters(subject) if spec.kind == "direct"}
     with ArtifactWriter(path, components=components) as writer:
         for stack in dict.fromkeys(stacks.get(name, (name,)) for name in values):
-            object_id, end = "+".join(stack), 0
-            _add(writer, subject, object_id, torch.cat([values[name] for name in stack]), format)
+            object_id, end, stored_as = "+".join(stack), 0, "fp32" if {*stack} & direct else format
+            _add(writer, subject, object_id, stacked(values, stack), stored_as)
             for name in stack:
                 begin, end = end, end + values[name].numel()
                 parts[name] = [Part(object_id, (begin, end))]
-        for spec in subject.implementation.parameters(subject.config):
+        for spec in _parameters(subject):
             if found := parts.get(spec.tied_to or spec.name):
                 writer.bind(spec.name, found)
 
 
 def _add(writer: ArtifactWriter, subject: Subject, name: str, values: Tensor, format: str) -> None:
-    registry, format = subject.report.registry, format if values.ndim == 2 else "fp32"
+    registry = subject.report.registry
     layouts = (each.spec for each in registry.layouts.values() if format in each.spec.formats)
     layout, codec = next(layouts), registry.formats[format].spec.codec.load()()
     image = layout.layout.load()().pack(format, codec.quantize(values))

@@ -20,7 +20,8 @@ _ALL = (
     Tolerance("bf16_kv", 5e-2), Tolerance("int8_kv", 1e-1), Tolerance("fp8_kv", 4e-1),
 )
 TOLERANCES = {tolerance.name: tolerance for tolerance in _ALL}
-"""By the name that `KernelSpec.tolerance` and the checks use; those of KV codecs are for logits."""
+"""By the names that kernel specs and the checks use; those of KV codecs are for logits with a
+standard deviation of about 1."""
 
 
 def require(condition: object, detail: str) -> None:

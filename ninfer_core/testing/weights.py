@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import torch
-
 from ninfer_core.api import NInferError
 from ninfer_core.artifact.store import WeightStore
 from ninfer_core.testing.lab import Lab, reference_kernels
 from ninfer_core.testing.subject import Subject
-from ninfer_core.testing.tiny import Values, random_values, stored
+from ninfer_core.testing.tiny import Values, random_values, stacked, stored
 from ninfer_core.testing.tolerances import require, require_close
 
 _PACKED = ("q4_g64_fp16", "q8_g32_fp16")
@@ -52,8 +50,8 @@ def stored_weights_come_back(subject: Subject) -> None:
         again = subject.implementation.configure(weights.artifact.description())
         require(again == subject.config, f"the artifact describes {again}, not {subject.config}")
         for names in (*((name,) for name in values), *stacks):
-            dense, written = weights.weight(*names).dense(), torch.cat([values[n] for n in names])
-            require_close(dense, written, f"{' and '.join(names)} in {format}")
+            dense = weights.weight(*names).dense()
+            require_close(dense, stacked(values, names), f"{' and '.join(names)} in {format}")
 
 
 def packed_weights_compute(subject: Subject) -> None:

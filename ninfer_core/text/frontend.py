@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ class ChatFrontend:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> PreparedPrompt:
         """Render a conversation of texts; content in parts is joined."""
+        if not messages:
+            raise RequestError("there are no messages", fix="send at least one")
         if tools and not self._takes_tools:
             raise RequestError("the model takes no tools", why="its chat template has none")
         texts = [_text_message(message) for message in messages]
@@ -77,11 +80,20 @@ def _special_tokens(tokenizer_config: bytes) -> dict[str, str]:
 
 def _text_message(message: Mapping[str, Any]) -> dict[str, Any]:
     content = message.get("content")
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-    for part in parts:
-        if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise RequestError(
-                "the model takes text only", where=f"message of {message.get('role')!r}",
-                why=f"it has a part of type {part.get('type')!r}",
-            )
-    return {**message, "content": "".join(part["text"] for part in parts)}
+    if content is None and message.get("role") == "assistant":  # it only called tools
+        content = ""
+    if isinstance(content, list) and all(map(_is_text, content)):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise RequestError(
+            "the model takes text only", where=f"message of {message.get('role')!r}",
+            why=f"its content is {reprlib.repr(content)}",
+        )
+    return {**message, "content": content}
+
+
+def _is_text(part: Any) -> bool:
+    return (
+        isinstance(part, Mapping) and part.get("type") == "text"
+        and isinstance(part.get("text"), str)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 from torch import Tensor
 
-from ninfer_convert.gguf_tokenizer import tokenizer_json
+from ninfer_convert.gguf_tokenizer import frontend_files
 from ninfer_convert.source import TensorTable
 from ninfer_core.api import ArtifactError, ModelDescription
 
@@ -71,18 +70,18 @@ class GgufSource:
     """A checkpoint in one GGUF file.
 
     The description's config holds all metadata but the tokenizer's, which the resources hold in
-    the form of a Hugging Face directory: ``tokenizer.json``, ``tokenizer_config.json``,
-    ``generation_config.json`` and, if there is a template, ``chat_template.jinja``.
+    the form of Hugging Face files (see `frontend_files`).
 
     :raises ArtifactError: if the file is damaged or is one piece of a split set.
+    :raises UnsupportedError: if its tokenizer is of an unknown kind.
     """
 
     def __init__(self, path: Path) -> None:
-        reader = _read(path)
-        metadata = {key: field.contents() for key, field in reader.fields.items()}
+        reader, metadata = _read(path)
         _check(metadata, reader, path)
         self.description = _describe(metadata)
-        self.resources = _resources(metadata)
+        has_text = any(key.startswith("tokenizer.ggml.") for key in metadata)
+        self.resources = frontend_files(metadata) if has_text else {}
         self.tensors = TensorTable(path.name)
         for tensor in reader.tensors:
             shape = tuple(int(size) for size in reversed(tensor.shape))
@@ -90,17 +89,19 @@ class GgufSource:
             self.tensors[name] = GgufTensor(name, dtype, shape, tensor)
 
 
-def _read(path: Path) -> GGUFReader:
+def _read(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
+    """Tensors and metadata; the reader raises whatever its arithmetic meets in a damaged file."""
     try:
-        return GGUFReader(path)
-    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        reader = GGUFReader(path)
+        return reader, {key: field.contents() for key, field in reader.fields.items()}
+    except (ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
         raise ArtifactError(
             "the GGUF file is damaged", where=path.name, why=str(error), fix="fetch it again"
         ) from error
 
 
 def _check(metadata: Mapping[str, Any], reader: GGUFReader, path: Path) -> None:
-    if "general.architecture" not in metadata:
+    if not isinstance(metadata.get("general.architecture"), str):
         raise ArtifactError(
             "the GGUF file is damaged", where=path.name, why="general.architecture is missing"
         )
@@ -109,7 +110,7 @@ def _check(metadata: Mapping[str, Any], reader: GGUFReader, path: Path) -> None:
             "the GGUF file is of the other byte order", where=path.name,
             fix="convert it with gguf-py's gguf_convert_endian first",
         )
-    if metadata.get("split.count", 1) > 1:
+    if metadata.get("split.count", 1) != 1:
         raise ArtifactError(
             "the GGUF file is one piece of a split set", where=path.name,
             fix="merge the pieces with llama-gguf-split --merge first",
@@ -122,36 +123,3 @@ def _describe(metadata: Mapping[str, Any]) -> ModelDescription:
         if not key.startswith(("tokenizer.", "GGUF."))
     }
     return ModelDescription("gguf", (metadata["general.architecture"],), config)
-
-
-def _resources(metadata: Mapping[str, Any]) -> dict[str, bytes]:
-    prefix = "tokenizer.ggml."
-    vocabulary = {
-        key.removeprefix(prefix): value
-        for key, value in metadata.items() if key.startswith(prefix)
-    }
-    if not vocabulary:
-        return {}
-    resources = {
-        "tokenizer.json": tokenizer_json(vocabulary),
-        "tokenizer_config.json": _tokenizer_config(vocabulary),
-        "generation_config.json": _generation_config(vocabulary),
-    }
-    if "tokenizer.chat_template" in metadata:
-        resources["chat_template.jinja"] = metadata["tokenizer.chat_template"].encode()
-    return resources
-
-
-def _tokenizer_config(vocabulary: Mapping[str, Any]) -> bytes:
-    """The texts of the special tokens, which chat templates may use."""
-    ids = {name: vocabulary.get(f"{name}_token_id") for name in ("bos", "eos")}
-    tokens = vocabulary["tokens"]
-    return json.dumps(
-        {f"{name}_token": tokens[index] for name, index in ids.items() if index is not None}
-    ).encode()
-
-
-def _generation_config(vocabulary: Mapping[str, Any]) -> bytes:
-    """The ids that end an answer: of the sequence, and of the turn where it has one of its own."""
-    ends = [vocabulary[key] for key in ("eos_token_id", "eot_token_id") if key in vocabulary]
-    return json.dumps({"eos_token_id": ends}).encode()

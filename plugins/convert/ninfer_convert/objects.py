@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from attrs import frozen
 from torch import Tensor
 
 from ninfer_core.api import (
+    ArtifactError,
     FormatCodec,
     FormatSpec,
     ImportedParameter,
@@ -39,22 +41,51 @@ class StoredObject:
     @property
     def nbytes(self) -> int:
         """Size of the image; raises `ArtifactError` if the layout cannot hold the shape."""
-        return self._layout().nbytes(self.format.name, self.shape)
+        with _named(self.object_id):
+            return self._layout().nbytes(self.format.name, self.shape)
 
     def image(self) -> Tensor:
-        """uint8 ``[nbytes]``; reads the checkpoint."""
-        return self._layout().pack(self.format.name, self._parts())
+        """uint8 ``[nbytes]``; reads the checkpoint.
 
-    def _parts(self) -> Mapping[str, Tensor]:
-        if self.kept:
-            members = [member.parts() for member in self.members if member.parts]
-            return {name: _stack([parts[name] for parts in members]) for name in members[0]}
+        :raises ArtifactError: if a tensor has another shape, or values that the format cannot hold.
+        """
+        with _named(self.object_id):
+            parts = self._kept_parts() if self.kept else self._quantized_parts()
+            return self._layout().pack(self.format.name, parts)
+
+    def _kept_parts(self) -> Mapping[str, Tensor]:
+        members = [member.parts() for member in self.members if member.parts]
+        parts = {name: _stack([each[name] for each in members]) for name in members[0]}
+        self._check_shape(parts["codes"])
+        return parts
+
+    def _quantized_parts(self) -> Mapping[str, Tensor]:
+        values = _stack([member.values() for member in self.members])
+        self._check_shape(values)
         codec: FormatCodec = self.format.codec.load()()
-        return codec.quantize(_stack([member.values() for member in self.members]))
+        return codec.quantize(values)
+
+    def _check_shape(self, elements: Tensor) -> None:
+        if tuple(elements.shape) != self.shape:
+            raise ArtifactError(
+                "the checkpoint's tensors have another shape",
+                why=f"{list(elements.shape)}, the model wants {list(self.shape)}",
+            )
 
     def _layout(self) -> StorageLayout:
         layout: StorageLayout = self.layout.layout.load()()
         return layout
+
+
+@contextmanager
+def _named(object_id: str) -> Iterator[None]:
+    """Say which object it was in errors of formats and layouts, which do not know."""
+    try:
+        yield
+    except ArtifactError as error:
+        if error.where:
+            raise
+        raise ArtifactError(error.what, where=object_id, why=error.why, fix=error.fix) from error
 
 
 def _stack(rows: Sequence[Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from ninfer_convert.objects import StoredObject
 from ninfer_core.api import CheckpointSource, ImportPlan
+from ninfer_core.cli.console import table
 
 
 @frozen
@@ -38,13 +39,12 @@ class ConversionReport:
 
     def __str__(self) -> str:
         objects = sum(stored.objects for stored in self.formats.values())
-        lines = [f"{self.tensors} tensors -> {objects} objects, {self.nbytes / 1e6:,.1f} MB"]
-        lines += [
-            f"  {name}: {stored.objects} objects, {stored.nbytes / 1e6:,.1f} MB, "
-            f"{stored.kept} of them bit for bit"
+        lines = [f"{self.tensors} tensors -> {objects} objects, {self.nbytes:,} bytes"]
+        lines += [table(("FORMAT", "OBJECTS", "AS IN THE CHECKPOINT", "BYTES"), *(
+            (name, stored.objects, stored.kept, f"{stored.nbytes:,}")
             for name, stored in self.formats.items()
-        ]
-        lines += [f"  ignored {name}: {reason}" for name, reason in self.ignored.items()]
+        ))]
+        lines += [f"ignored {name}: {reason}" for name, reason in self.ignored.items()]
         return "\n".join(lines)
 
 

@@ -78,10 +78,18 @@ def _resources(directory: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
     paths = {name: directory / name for name in FRONTEND_FILES}
     resources = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
     if "tokenizer_config.json" in resources and "chat_template.jinja" not in resources:
-        template = read_json(paths["tokenizer_config.json"]).get("chat_template")
-        if isinstance(template, str):
+        template = _default_template(read_json(paths["tokenizer_config.json"]))
+        if template is not None:
             resources["chat_template.jinja"] = template.encode()
     if "generation_config.json" not in resources:
         generation = {"eos_token_id": config.get("eos_token_id")}
         resources["generation_config.json"] = json.dumps(generation).encode()
     return resources
+
+
+def _default_template(tokenizer_config: Mapping[str, Any]) -> str | None:
+    """The template, or the one called ``default`` of several."""
+    found = tokenizer_config.get("chat_template")
+    if isinstance(found, list):
+        found = {each["name"]: each["template"] for each in found}.get("default")
+    return found

@@ -45,7 +45,8 @@ def _pack_words(words: list[list[int]], bits: int) -> Tensor:
 
 def _half_order(words: list[list[int]]) -> list[list[int]]:
     """Words so that packing neighbours puts elements j and j + 16 of 32 into one byte."""
-    order = [32 * g + 16 * h + j for g in range(len(words[0]) // 32) for j in range(16) for h in (0, 1)]
+    groups = range(0, len(words[0]), 32)
+    order = [start + 16 * half + j for start in groups for j in range(16) for half in (0, 1)]
     return [[row[i] for i in order] for row in words]
 
 

@@ -45,7 +45,9 @@ def _weight(values, name):
 def _bind(op, sizes=None, kv_codec="", **constants):
     """This profile's callable and the reference's, for one request."""
     weights = tuple(c.info for c in constants.values() if isinstance(c, Weight))
-    request = KernelRequest(op, "cpu", "float32", weights=weights, kv_codec=kv_codec, sizes=sizes or {})
+    request = KernelRequest(
+        op, "cpu", "float32", weights=weights, kv_codec=kv_codec, sizes=sizes or {}
+    )
     assert KERNELS[op].accepts.load()(request) is None
     factories = KERNELS[op].factory.load(), CONTRACTS[op].reference.load()
     return [factory(request, **constants) for factory in factories]
@@ -84,10 +86,8 @@ def test_residual_in_place(randn, poisoned):
 def test_unknown_format_in_an_unknown_layout(bits, minimum, randn, poisoned):
     """What a plugin brings runs by its structure alone."""
     low, high = (0, 1 << bits) if minimum and bits < 8 else (-(1 << bits - 1), 1 << bits - 1)
-    parts = {
-        "codes": torch.randint(low, high, (20, 100), generator=torch.Generator().manual_seed(3)).to(torch.int8),
-        "scales": randn(20, 4).half(),
-    }
+    codes = torch.randint(low, high, (20, 100), generator=torch.Generator().manual_seed(3))
+    parts = {"codes": codes.to(torch.int8), "scales": randn(20, 4).half()}
     if minimum:
         parts["minimums"] = randn(20, 4, seed=7).half()
     structure = AffineGroup(bits, 32, signed=low < 0, minimum=minimum)
@@ -130,7 +130,8 @@ def test_cache_ops(codec, rotary_dim, randn, poisoned):
     results = []
     for index in (0, 1):
         planes = _cache(codec)
-        append = _bind("rope_kv_append", {**sizes, "rotary_dim": rotary_dim}, codec, planes=planes, cos=cos, sin=sin)
+        rope = {**sizes, "rotary_dim": rotary_dim}
+        append = _bind("rope_kv_append", rope, codec, planes=planes, cos=cos, sin=sin)
         attend = _bind("paged_attention", {**sizes, "scale": 0.125}, codec, planes=planes)
         results.append([])
         for rows in ([(0, 70), (0, 5)], [(70, 1), (5, 3)]):

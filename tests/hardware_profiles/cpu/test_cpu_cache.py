@@ -1,15 +1,18 @@
 """The paged cache: what is stored by each codec, and attention over it."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from ninfer_profile_cpu.kernels import attention as attention_kernel
+from ninfer_profile_cpu.kernels.attention import attention_body, scratch_bytes, static_block
+from ninfer_profile_cpu.kernels.attention_call import attention
 from ninfer_profile_cpu.kernels.kv_codecs import KV_CODECS, plane_block
+from ninfer_profile_cpu.kernels.launch import launch
 from ninfer_profile_cpu.kernels.pool import pool
-from ninfer_profile_cpu.kernels.rope import rope_kv_append, rope_kv_append_body
+from ninfer_profile_cpu.kernels.rope import rope_kv_append_body
 
 PAGE = 64
 DTYPES = {
@@ -45,25 +48,25 @@ class Layer:
         self.cos, self.sin = angles.cos(), angles.sin()
         self.keys = _planes(codec, num_pages, num_kv_heads, head_dim)
         self.values = _planes(codec, num_pages, num_kv_heads, head_dim)
-        self.blocks = [plane_block(*self.keys), plane_block(*self.values)]
+        self.blocks = [plane_block(codec, *self.keys), plane_block(codec, *self.values)]
         addresses = [block.ctypes.data for block in self.blocks]
         tables = [self.cos.data_ptr(), self.sin.data_ptr()]
         self.rope = np.array([*self.sizes, rotary_dim // 2, *tables, *addresses], dtype=np.int64)
-        self.static = attention_kernel.static_block(*self.sizes, head_dim**-0.5, *addresses)
+        self.static = static_block(*self.sizes, head_dim**-0.5, *addresses)
         self.partials = np.zeros(1 << 22, dtype=np.uint8)
-        pool().reserve(attention_kernel.scratch_bytes(*self.sizes))
+        pool().reserve(scratch_bytes(*self.sizes))
 
     def append(self, qkv, batch):
-        rope_kv_append(
-            pool().address, rope_kv_append_body(self.codec), len(qkv), self.rope.ctypes.data,
-            qkv.data_ptr(), 4 * qkv.stride(0), batch.positions.data_ptr(), batch.token_row.data_ptr(),
-            batch.table.data_ptr(), 4 * batch.table.stride(0),
+        launch(
+            pool().address, rope_kv_append_body(), len(qkv), 8, self.rope.ctypes.data,
+            qkv.data_ptr(), 4 * qkv.stride(0), batch.positions.data_ptr(),
+            batch.token_row.data_ptr(), batch.table.data_ptr(), 4 * batch.table.stride(0), 0, 0,
         )  # fmt: skip
 
     def attend(self, q, batch, partial_bytes=1 << 22):
         out = torch.full((len(q), self.sizes[0] * self.sizes[2]), torch.nan)
-        attention_kernel.attention(
-            pool().address, attention_kernel.attention_body(self.codec), self.static.ctypes.data,
+        attention(
+            pool().address, attention_body(), self.static.ctypes.data,
             q.data_ptr(), 4 * q.stride(0), out.data_ptr(), 4 * out.stride(0),
             batch.row_start.data_ptr(), batch.positions.data_ptr(), batch.table.data_ptr(),
             4 * batch.table.stride(0), len(batch.row_start) - 1, len(q), self.partials.ctypes.data,
@@ -162,7 +165,8 @@ def test_attention(codec, num_heads, num_kv_heads, head_dim, randn):
     for planes in (layer.keys, layer.values):
         rows = [None if x is None else x[table.long()].flatten(1, 2) for x in planes]
         stored.append(_decoded(codec, *rows))
-    for rows in ([(299, 1), (0, 1)], [(63, 1), (64, 1)], [(255, 3), (250, 20)], [(0, 300), (64, 65)]):
+    steps = [(299, 1), (0, 1)], [(63, 1), (64, 1)], [(255, 3), (250, 20)], [(0, 300), (64, 65)]
+    for rows in steps:
         batch = _batch(table, *rows)
         q = randn(len(batch.positions), width)[:, : num_heads * head_dim]  # strided rows
         out = layer.attend(q, batch)
@@ -182,8 +186,9 @@ def test_bits_of_attention_depend_on_the_position_alone(codec, randn):
     qkv = randn(600, 10 * 64)
     layer.append(qkv.clone(), _batch(table, (0, 600)))
     whole = layer.attend(qkv[:, :384], _batch(table, (0, 600)))
-    for cuts in ([0, 64, 320, 600], [0, 100, 101, 257, 600], [599, 600], [255, 256, 257], [510, 515, 523]):
-        for start, end in zip(cuts, cuts[1:], strict=False):
+    chunkings = [0, 64, 320, 600], [0, 100, 101, 257, 600], [599, 600], [255, 256], [510, 515, 523]
+    for cuts in chunkings:
+        for start, end in pairwise(cuts):
             part = layer.attend(qkv[start:end, :384], _batch(table, (start, end - start)))
             assert torch.equal(part, whole[start:end]), (start, end)
             unsplit = layer.attend(qkv[start:end, :384], _batch(table, (start, end - start)), 0)

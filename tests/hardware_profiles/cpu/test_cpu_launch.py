@@ -1,53 +1,93 @@
 """The launcher: every item is done once, by as many threads as there are."""
 
+import os
+import time
+
 import numpy as np
 import pytest
 
-from ninfer_profile_cpu.kernels.compile import compile_body, entry, source_stamp
-from ninfer_profile_cpu.kernels.launch import PARALLEL, launch
-from ninfer_profile_cpu.kernels.memory import arg, atomic_add, pack
-from ninfer_profile_cpu.kernels.pool import Pool
+from ninfer_profile_cpu.kernels.compile import compile_native, source_stamp
+from ninfer_profile_cpu.kernels.launch import SCRATCH_STRIDE, SLEEPERS, launch
+from ninfer_profile_cpu.kernels.memory import arg, store_int64
+from ninfer_profile_cpu.kernels.pool import SPIN_S, Pool
+from ninfer_profile_cpu.kernels.threads import atomic_add
 
 
 def _count(args, begin, end, scratch):
     for i in range(begin, end):
+        store_int64(scratch, i)
         atomic_add(arg(args, 0) + 8 * i, 1)
 
 
-@entry(5)
-def count(pool, body, num_items, grain, counts):
-    launch(pool, body, num_items, grain, pack((counts,)))
+def count(pool, num_items, grain, counts):
+    counts[:] = 0
+    arguments = counts.ctypes.data, *(0,) * 8
+    launch(pool.address, compile_native(_count), num_items, grain, *arguments)
+    return bool((counts[:num_items] == 1).all() and (counts[num_items:] == 0).all())
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 5, 70])
+@pytest.fixture
+def make_pool():
+    pools = []
+
+    def make(num_threads):
+        pools.append(Pool(num_threads))
+        pools[-1].reserve(64)
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5, 100])
 @pytest.mark.parametrize("grain", [1, 3, 64])
-def test_every_item_runs_once(num_threads, grain):
-    own = Pool()
-    own.set_num_threads(num_threads)
-    body, counts = compile_body(_count), np.zeros(300, dtype=np.int64)
+def test_every_item_runs_once(num_threads, grain, make_pool):
+    own, counts = make_pool(num_threads), np.zeros(300, dtype=np.int64)
     for num_items in (1, 2, 3, 63, 64, 65, 299):
-        counts[:] = 0
-        count(own.address, body, num_items, grain, counts.ctypes.data)
-        assert (counts[:num_items] == 1).all() and (counts[num_items:] == 0).all(), num_items
+        assert count(own, num_items, grain, counts)
 
 
-def test_portable_fork():
-    from ninfer_profile_cpu.kernels.launch_portable import fork
-
-    own = Pool()
-    own.set_num_threads(2)
-    own._block[PARALLEL] = fork()
-    counts = np.zeros(100, dtype=np.int64)
-    count(own.address, compile_body(_count), 100, 1, counts.ctypes.data)
-    assert (counts == 1).all()
+def test_jobs_do_not_mix(make_pool):
+    """Thousands of jobs in a row, some while helpers are still leaving the one before."""
+    own, counts = make_pool(4), np.zeros(40, dtype=np.int64)
+    for _ in range(50):
+        assert all(count(own, num_items, 1, counts) for num_items in range(1, 40))
 
 
-def test_scratch_grows_only():
-    own = Pool()
+def test_helpers_sleep_and_wake(make_pool):
+    own, counts = make_pool(3), np.zeros(40, dtype=np.int64)
+    for _ in range(5):
+        deadline = time.monotonic() + 10
+        while own._fields[SLEEPERS] < 2 and time.monotonic() < deadline:
+            time.sleep(SPIN_S)
+        assert own._fields[SLEEPERS] == 2
+        assert count(own, 40, 1, counts)
+
+
+def test_number_of_threads_may_change(make_pool):
+    own, counts = make_pool(1), np.zeros(40, dtype=np.int64)
+    for num_threads in (3, 1, 2, 5, 1):
+        own.set_num_threads(num_threads)
+        assert own.num_threads == num_threads and count(own, 40, 1, counts)
+
+
+def test_a_forked_child_works_alone(make_pool):
+    own, counts = make_pool(3), np.zeros(40, dtype=np.int64)
+    assert count(own, 40, 1, counts)
+    child = os.fork()
+    if not child:
+        os._exit(0 if own.num_threads == 1 and count(own, 40, 1, counts) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert own.num_threads == 3 and count(own, 40, 1, counts)
+
+
+def test_scratch_grows_only(make_pool):
+    own = make_pool(2)
     own.reserve(10_000)
-    before = int(own._block[4])
+    before = int(own._fields[SCRATCH_STRIDE])
     own.reserve(5)
-    assert int(own._block[4]) == before >= 10_000
+    assert int(own._fields[SCRATCH_STRIDE]) == before >= 10_000
 
 
 def test_cache_is_stamped_with_all_sources():

@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from ninfer_profile_cpu.kernels.embedding import embedding, embedding_body
-from ninfer_profile_cpu.kernels.linear import linear, linear_body
-from ninfer_profile_cpu.kernels.swiglu import swiglu, swiglu_body
+from ninfer_profile_cpu.kernels.embedding import embedding_body
+from ninfer_profile_cpu.kernels.launch import launch
+from ninfer_profile_cpu.kernels.linear import linear_body
+from ninfer_profile_cpu.kernels.swiglu import swiglu_body
+from ninfer_profile_cpu.kernels.weight_fields import BLOCK_ROWS
 
 FORMATS = (
     "fp32", "bf16", "u4_g32_half_min", "s4_g64_pair", "s5_g64_pair", "s6_g64_pair", "s8_g32_pair",
@@ -21,9 +23,9 @@ def _address(tensor):
 def run_linear(shared, poisoned):
     def run(weight, x, bias=None, residual=None, out=None):
         out = poisoned(x.shape[0], weight.values.shape[0]) if out is None else out
-        linear(
-            shared, linear_body(weight.fmt), weight.address, *_address(x), x.shape[0],
-            *_address(out), _address(bias)[0], *_address(residual),
+        launch(
+            shared, linear_body(), -(-out.shape[1] // BLOCK_ROWS), 1, weight.address, *_address(x),
+            x.shape[0], *_address(out), _address(bias)[0], *_address(residual),
         )  # fmt: skip
         return out
 
@@ -34,8 +36,10 @@ def run_linear(shared, poisoned):
 def run_swiglu(shared, poisoned):
     def run(weight, x):
         out = poisoned(x.shape[0], weight.values.shape[0] // 2)
-        body = swiglu_body(weight.fmt)
-        swiglu(shared, body, weight.address, *_address(x), x.shape[0], *_address(out))
+        launch(
+            shared, swiglu_body(), -(-out.shape[1] // BLOCK_ROWS), 1, weight.address, *_address(x),
+            x.shape[0], *_address(out), 0, 0, 0,
+        )  # fmt: skip
         return out
 
     return run
@@ -137,6 +141,9 @@ def test_embedding_is_exact(fmt, width, shared, random_weight, poisoned):
     weight = random_weight(fmt, 20, width, -(-width // 128) * 128)
     ids = torch.tensor([19, 0, 7, 7, *range(20)])
     out = poisoned(len(ids), width + 3)
-    embedding(shared, embedding_body(fmt), weight.address, ids.data_ptr(), len(ids), *_address(out))
+    launch(
+        shared, embedding_body(), len(ids), 8, weight.address, ids.data_ptr(), *_address(out),
+        0, 0, 0, 0, 0,
+    )  # fmt: skip
     assert torch.equal(out[:, :width], weight.values[ids])
     assert out[:, width:].isnan().all()

@@ -1,4 +1,4 @@
-"""A converted model, built on the reference kernels, that reads token ids and gives logits."""
+"""A converted model that reads token ids and gives logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ninfer_convert.conversion import convert
 from ninfer_core.artifact.container import open_artifact
-from ninfer_core.artifact.store import load_weights
+from ninfer_core.artifact.store import WeightStore, load_weights
 from ninfer_core.engine.batch import BatchBuilder, Row
 from ninfer_core.engine.build import build_model
 from ninfer_core.ops.binder import Binder
@@ -27,7 +27,8 @@ MAX_CONTEXT = 256
 
 @pytest.fixture(scope="session")
 def plugins() -> PluginReport:
-    modules = ("ninfer_convert.plugin", "ninfer_pack_smollm2.plugin")
+    names = ("ninfer_convert", "ninfer_pack_smollm2", "ninfer_profile_cpu")
+    modules = tuple(f"{name}.plugin" for name in names)
     return load_plugins(PluginSelection(modules=modules, names=()))
 
 
@@ -49,38 +50,43 @@ class Reader:
     batches: BatchBuilder
 
     @torch.inference_mode()
-    def logits(self, tokens: Sequence[int], chunk: int = MAX_CONTEXT) -> Tensor:
-        """fp32 ``[len(tokens), V]``, read ``chunk`` tokens a step."""
-        reading, rows = Reading(self.store.open()), []
-        for start in range(0, len(tokens), chunk):
-            inputs = list(tokens[start : start + chunk])
-            self.store.grow(reading.state, start + len(inputs))
-            batch = self.batches.fill([Row(reading, inputs, len(inputs))])
-            rows.append(self.model.forward(batch).clone())
-            reading.frontier += len(inputs)
+    def logits(self, tokens: Sequence[int]) -> Tensor:
+        """fp32 ``[len(tokens), V]``, read in one step."""
+        reading = Reading(self.store.open())
+        self.store.grow(reading.state, len(tokens))
+        batch = self.batches.fill([Row(reading, list(tokens), len(tokens))])
+        logits: Tensor = self.model.forward(batch).clone()
         self.store.close(reading.state)
-        return torch.cat(rows)
+        return logits
 
 
 @pytest.fixture(scope="session")
-def read(plugins: PluginReport) -> Callable[[Path], Reader]:
-    """Build the model in an artifact, in fp32 on the CPU with the core's own kernels."""
+def load(plugins: PluginReport) -> Callable[[Path], WeightStore]:
+    """Map the weights of an artifact."""
+    formats = {name: each.spec for name, each in plugins.registry.formats.items()}
+    layouts = {name: each.spec for name, each in plugins.registry.layouts.items()}
+    return lambda path: load_weights(open_artifact(path), formats=formats, layouts=layouts)
 
-    def build(path: Path) -> Reader:
-        registry, pack, artifact = plugins.registry, LlamaPack(), open_artifact(path)
-        config = pack.configure(artifact.description())
+
+@pytest.fixture(scope="session")
+def read(plugins: PluginReport, load: Callable[[Path], WeightStore]) -> Callable[[Path], Reader]:
+    """Build the model in an artifact, in fp32 on the CPU: on the core's own kernels, or on those
+    of the CPU profile too."""
+
+    def build(path: Path, *, profile: bool = False) -> Reader:
+        registry, pack, weights = plugins.registry, LlamaPack(), load(path)
+        config = pack.configure(weights.artifact.description())
         store = StateStore(
             pack.states(config), registry.kv_codecs["fp32"].spec, num_pages=8, max_sequences=2,
             max_context=MAX_CONTEXT, max_verify_rows=1,
         )
-        weights = load_weights(
-            artifact, formats={name: each.spec for name, each in registry.formats.items()},
-            layouts={name: each.spec for name, each in registry.layouts.items()},
-        )
         sizes = {"max_tokens": MAX_CONTEXT, "max_logits": MAX_CONTEXT}
-        binder = Binder(registry.kernels, device="cpu")
+        kernels = {
+            name: each for name, each in registry.kernels.items()
+            if profile or name.startswith("reference.")
+        }
         model = build_model(
-            pack, config, weights=weights, store=store, binder=binder,
+            pack, config, weights=weights, store=store, binder=Binder(kernels, device="cpu"),
             profile=SimpleNamespace(device="cpu", compute_dtype="float32"),
             max_context=MAX_CONTEXT, **sizes,
         )

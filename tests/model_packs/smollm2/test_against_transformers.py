@@ -27,7 +27,7 @@ SIZES = {
         "num_attention_heads": 4, "num_key_value_heads": 1, "tie_word_embeddings": False,
     },
 }
-TOKENS = torch.randint(97, (150,), generator=torch.Generator().manual_seed(1)).tolist()
+TOKENS = torch.randint(97, (140,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
 def random_llama(name):
@@ -64,13 +64,6 @@ def test_sharded_checkpoints_give_the_same(tmp_path, convert_to, read):
     assert len(list((tmp_path / "hf").glob("*.safetensors"))) > 2
     reader = read(convert_to(tmp_path / "hf"))
     assert relative_error(reader.logits(TOKENS), expected_logits(model)) < 1e-5
-
-
-@pytest.mark.parametrize("chunk", [1, 37, 64])
-def test_chunking_does_not_change_logits(chunk, tmp_path, convert_to, read):
-    random_llama("tied").save_pretrained(tmp_path / "hf")
-    reader = read(convert_to(tmp_path / "hf"))
-    assert torch.equal(reader.logits(TOKENS, chunk), reader.logits(TOKENS))
 
 
 def test_a_recipe_quantises(tmp_path, convert_to, read):

@@ -95,8 +95,8 @@ def test_tiny_groups_get_the_smallest_scale(codec):
 
 
 def test_q8_never_has_the_code_minus_128(codec):
-    values = torch.tensor([[-1.0, 1.0, -0.999999]])
-    assert codec("q8_g32_fp16").quantize(values)["codes"].min() == -127
+    values = torch.tensor([[-178.0, 1.0]]) * 2.0**-24  # of which the scale is 2**-24
+    assert codec("q8_g32_fp16").quantize(values)["codes"].tolist() == [[-127, 1]]
 
 
 @pytest.mark.parametrize("name", [*GROUPED, "fp8_e4m3fn_row_bf16"])

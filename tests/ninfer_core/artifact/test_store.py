@@ -1,8 +1,7 @@
-"""Loading: what is a view and what a copy, how rows are cut and stacked, what is refused first."""
+"""Loading: what is a view and what a copy, and what is refused before anything is read."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from types import SimpleNamespace
 
@@ -12,12 +11,9 @@ from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ninfer_core.api import ArtifactError, CapacityError, LayoutSpec
-from ninfer_core.artifact.catalogue import Part
+from ninfer_core.api import ArtifactError, CapacityError
 from ninfer_core.artifact.container import open_artifact
-from ninfer_core.artifact.layouts.planar import PlanarLayout
 from ninfer_core.artifact.store import load_weights, weight_info
-from ninfer_core.artifact.writer import ArtifactWriter
 
 GROUPED = ["q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16"]
 ROW_FORMATS = ["fp32", "bf16", "fp8_e4m3fn_row_bf16", *GROUPED]
@@ -47,152 +43,6 @@ def test_dense_tensors_are_writable_copies(loaded):
     store = loaded({"w": torch.zeros(4)})
     store.tensor("w").add_(1)
     assert not store.tensor("w").any()
-
-
-@pytest.mark.parametrize("name", ROW_FORMATS)
-def test_parts_are_rows_of_their_object(loaded, codec, name):
-    values = torch.randn(8, 130)
-    store = loaded(
-        {"w": (values, name)},
-        bind={"q": [("w", (0, 390))], "k": [("w", (390, 1040))], "last": [("w", (910, 1040))]},
-    )
-    whole = codec(name).dequantize(codec(name).quantize(values))
-    assert torch.equal(store.tensor("w"), whole)
-    assert torch.equal(store.tensor("q"), whole[:3])
-    assert torch.equal(store.tensor("k"), whole[3:])
-    assert torch.equal(store.tensor("last"), whole[7:])
-    assert store.weight("k").info.shape == (5, 130)
-    assert store.weight("last").info.format.name == name
-
-
-@pytest.mark.parametrize("name", ROW_FORMATS)
-def test_consecutive_rows_stack_without_a_copy(loaded, name):
-    store = loaded(
-        {"w": (torch.randn(8, 130), name)},
-        bind={"q": [("w", (0, 390))], "k": [("w", (390, 1040))]},
-    )
-    assert pointers(store.weight("q", "k")) == pointers(store.weight("w"))
-    assert store.weight("q", "k").info == store.weight("w").info
-
-
-@pytest.mark.parametrize("name", ROW_FORMATS)
-def test_other_rows_are_concatenated_once_and_not_held_twice(loaded, codec, name):
-    gate, up = torch.randn(3, 130), torch.randn(5, 130)
-    store = loaded({"gate": (gate, name), "up": (up, name)})
-    stacked = store.weight("up", "gate")
-    apart = [codec(name).dequantize(codec(name).quantize(values)) for values in (up, gate)]
-    assert torch.equal(stacked.dense(), torch.cat(apart))
-    assert store.weight("up", "gate") is stacked
-    for single, values in zip(("up", "gate"), apart, strict=True):
-        assert torch.equal(store.tensor(single), values)
-        for plane, tensor in store.weight(single).planes.items():
-            memory = tensor.untyped_storage().data_ptr()
-            assert memory == stacked.planes[plane].untyped_storage().data_ptr()
-
-
-def test_interleaved_parts_become_one_parameter(loaded):
-    heads = torch.arange(32.0).view(8, 4)
-    store = loaded(
-        {"w": heads},
-        bind={"query": [("w", (0, 8)), ("w", (16, 24))], "gate": [("w", (8, 16)), ("w", (24, 32))]},
-    )
-    assert torch.equal(store.tensor("query"), heads[[0, 1, 4, 5]])
-    assert torch.equal(store.weight("query", "gate").dense(), heads[[0, 1, 4, 5, 2, 3, 6, 7]])
-
-
-def test_vectors_and_scalars(loaded):
-    store = loaded(
-        {"v": torch.arange(6.0), "s": torch.tensor(2.5)},
-        bind={"one": [("v", (3, 4))], "same": [("s", (0, 1))]},
-    )
-    assert store.tensor("s").shape == ()
-    assert store.tensor("s") == 2.5
-    assert store.tensor("one").tolist() == [3.0]
-    assert store.tensor("same") == 2.5
-    assert store.weight("v", "one").dense().tolist() == [0, 1, 2, 3, 4, 5, 3]
-    with pytest.raises(ArtifactError, match="do not stack"):
-        store.weight("s", "same", "s")
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("half",), "whole rows"), (("w", "other"), "do not stack"),
-        (("w", "wide"), "do not stack"), (("w", "absent"), "no parameter 'absent'"),
-    ],
-)
-def test_rows_that_do_not_fit_are_refused(loaded, names, message):
-    store = loaded(
-        {"w": torch.ones(4, 8), "wide": torch.ones(4, 9), "other": (torch.ones(4, 8), "bf16")},
-        bind={"half": [("w", (0, 12))]},
-    )
-    with pytest.raises(ArtifactError, match=message):
-        store.weight(*names)
-
-
-def nvfp4(rows: int, divisor: float, *bank: int) -> dict[str, torch.Tensor]:
-    words = torch.randint(0, 0x7F, (*bank, rows, 4), dtype=torch.uint8)
-    return {
-        "codes": torch.randint(0, 16, (*bank, rows, 64), dtype=torch.uint8),
-        "scales": words.view(torch.float8_e4m3fn),
-        "divisor": torch.full(bank, divisor) if bank else torch.tensor(divisor),
-    }
-
-
-@pytest.fixture
-def nvfp4_store(tmp_path, codec, layout, formats, layouts):
-    """A store of NVFP4 matrices, and their values."""
-
-    def make(matrices, bind=()):
-        values = {}
-        with ArtifactWriter(tmp_path / "n.ninfer", components={"text": {"config": {}}}) as writer:
-            for name, parts in matrices.items():
-                kind = "block_scale_k16_m128x4_v1"
-                kind = f"expert_{kind}" if parts["codes"].ndim == 3 else kind
-                writer.add_tensor(
-                    name, parts["codes"].shape, "nvfp4", kind, layout(kind).pack("nvfp4", parts)
-                )
-                writer.bind(name, name)
-                values[name] = codec("nvfp4").dequantize(parts)
-            for name, parts in bind:
-                writer.bind(name, parts)
-        artifact = open_artifact(tmp_path / "n.ninfer")
-        return load_weights(artifact, formats=formats, layouts=layouts), values
-
-    return make
-
-
-def part(name, begin, end):
-    return [Part(name, (begin, end))]
-
-
-def test_nvfp4_is_cut_at_tiles_of_128_rows(nvfp4_store):
-    bind = [("a", part("p", 0, 128 * 64)), ("b", part("p", 128 * 64, 384 * 64)),
-            ("c", part("p", 64, 384 * 64))]
-    store, values = nvfp4_store({"p": nvfp4(384, 3.0)}, bind)
-    assert torch.equal(store.tensor("a"), values["p"][:128])
-    assert torch.equal(store.tensor("b"), values["p"][128:])
-    assert pointers(store.weight("a", "b")) == pointers(store.weight("p"))
-    with pytest.raises(ArtifactError, match="tiles of 128 rows"):
-        store.weight("c")
-
-
-def test_nvfp4_stacks_with_equal_divisors_only(nvfp4_store):
-    matrices = {"a": nvfp4(128, 3.0), "b": nvfp4(256, 3.0), "c": nvfp4(128, 4.0)}
-    store, values = nvfp4_store(matrices)
-    assert torch.equal(store.weight("b", "a").dense(), torch.cat([values["b"], values["a"]]))
-    assert torch.equal(store.tensor("a"), values["a"])
-    with pytest.raises(ArtifactError, match="divisor"):
-        store.weight("a", "c")
-
-
-def test_experts_of_a_bank_are_views_with_divisors_of_their_own(nvfp4_store):
-    size = 128 * 64
-    store, values = nvfp4_store(
-        {"bank": nvfp4(128, 2.0, 3)}, [("e1", part("bank", size, 2 * size))]
-    )
-    assert torch.equal(store.tensor("e1"), values["bank"][1:2])
-    assert store.weight("e1").planes["divisor"].shape == (1,)
 
 
 @given(
@@ -287,31 +137,6 @@ def test_lies_about_an_object_are_refused(opened, formats, layouts, change, mess
     artifact = evolve(artifact, objects={"a": evolve(artifact.objects["a"], **change)})
     with pytest.raises(ArtifactError, match=message):
         load_weights(artifact, formats=formats, layouts=layouts, select=["a"])
-
-
-class ColumnsLayout(PlanarLayout):
-    """Keeps no rows together."""
-
-    def geometry(self, format_name, shape):
-        return (("codes", torch.float32, shape[::-1]),)
-
-
-def test_layouts_without_rows_are_whole_or_refused(tmp_path, formats, layouts, monkeypatch):
-    monkeypatch.setitem(sys.modules, "columns_plugin", SimpleNamespace(Layout=ColumnsLayout))
-    columns = LayoutSpec("columns", ("fp32",), "columns_plugin:Layout", alignment=512)
-    layouts = {**layouts, "columns": columns}
-    values = torch.arange(12.0)
-    with ArtifactWriter(tmp_path / "c.ninfer", components={"text": {"config": {}}}) as writer:
-        writer.add_tensor("pad", (1,), "fp32", "contiguous_le_v1", values[:1].view(torch.uint8))
-        writer.add_tensor("w", (3, 4), "fp32", "columns", values.view(torch.uint8), alignment=512)
-        writer.bind("w", "w")
-        writer.bind("row", part("w", 0, 4))
-    artifact = open_artifact(tmp_path / "c.ninfer")
-    assert artifact.objects["w"].offset == 512
-    store = load_weights(artifact, formats=formats, layouts=layouts)
-    assert store.weight("w").planes["codes"].shape == (4, 3)
-    with pytest.raises(ArtifactError, match="does not keep codes by rows"):
-        store.weight("row")
 
 
 def test_weight_info_reads_no_payload(opened, formats, layouts, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,16 @@ SKELETONS = {
     "plugin": ("skeleton_plugin", "ninfer_plugin_skeleton_plugin"),
 }
 """Kind -> name and import package."""
+
+
+@pytest.fixture(autouse=True)
+def log_levels():
+    """A command sets levels for its process; here they end with the test."""
+    loggers = [logging.getLogger(), logging.getLogger("ninfer_core")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @frozen

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
-from attrs import evolve
 
 from ninfer_core.api import ConfigError
 from ninfer_core.cli import commands, main
@@ -26,13 +24,8 @@ assert not heavy, heavy
 
 @pytest.fixture
 def command(monkeypatch):
-    """Puts a function in the place of ``ninfer plugins``."""
-
-    def replace(run):
-        stand_in = evolve(commands.COMMANDS["plugins"], run=SimpleNamespace(load=lambda: run))
-        monkeypatch.setitem(commands.COMMANDS, "plugins", stand_in)
-
-    return replace
+    """Puts a function in the place of every command's code."""
+    return lambda run: monkeypatch.setattr(commands.Command, "load", lambda self: run)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["plugins", "--help"], ["plugins"]])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -63,6 +65,11 @@ def test_errors_name_the_place(write, value, place):
     with pytest.raises(RequestError) as caught:
         read_conversation(write(value))
     assert caught.value.where.endswith(place)
+
+
+def test_a_dash_reads_stdin(monkeypatch):
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(json.dumps([USER]).encode())))
+    assert read_conversation(Path("-")) == ([USER], [])
 
 
 def test_a_missing_file_says_so(tmp_path):

@@ -30,6 +30,7 @@ def test_a_skeleton_is_complete(kind, tmp_path):
     for path in files(root):
         text = (root / path).read_text()
         assert "$" not in text
+        assert max(map(len, text.splitlines()), default=0) <= 100
         if path.endswith(".py"):
             compile(text, path, "exec")
 

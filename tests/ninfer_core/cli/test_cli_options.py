@@ -15,7 +15,7 @@ def parse(*arguments: str):
 def test_what_is_not_given_is_absent():
     given = vars(parse())
     assert given["model"] is None
-    assert not {"temperature", "seed", "max_context", "kv_dtype", "config"} & set(given)
+    assert not {"temperature", "seed", "max_context", "kv_dtype", "profile"} & set(given)
 
 
 def test_the_model_may_stand_anywhere():
@@ -63,4 +63,4 @@ def test_repeatable_options_collect():
 
 def test_every_command_points_to_code_that_exists():
     for command in [GENERATE, *COMMANDS.values()]:
-        assert callable(command.run.load())
+        assert callable(command.load())

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,3 +66,13 @@ def test_a_table_follows_pages_that_are_added():
     assert builder.fill([Row(sequence, [1], 1)]).page_table[0].tolist() == [4, *[0] * 7]
     sequence.state.pages.append(5)
     assert builder.fill([Row(sequence, [1], 1)]).page_table[0].tolist() == [4, 5, *[0] * 6]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_another_device_gets_the_same_batch():
+    sizes = {"max_rows": 4, "max_tokens": 20, "max_logits": 20, "max_pages": 8}
+    rows = [row((sequence, 3, 2, True)) for sequence in SEQUENCES]
+    host, device = (BatchBuilder(**sizes, device=d).fill(rows) for d in ("cpu", "cuda"))
+    for name in ("token_ids", "positions", "row_start", "page_table", "logit_rows", "replay"):
+        assert torch.equal(getattr(host, name), getattr(device, name).cpu())
+    assert device.num_tokens == host.num_tokens == 12

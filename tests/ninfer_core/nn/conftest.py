@@ -1,14 +1,12 @@
 """A build context over random parameters and the reference kernels."""
 
-from collections.abc import Mapping
-
 import pytest
 import torch
-from attrs import frozen
-from torch import Tensor
+from attrs import define, field, frozen
 
 from ninfer_core.api import (
     FormatSpec,
+    KernelRequest,
     KernelSpec,
     KVCodecSpec,
     PagedStateSpec,
@@ -16,13 +14,18 @@ from ninfer_core.api import (
     WeightInfo,
 )
 from ninfer_core.artifact.weight import Weight
-from ninfer_core.engine.build import Build
 from ninfer_core.ops.binder import Binder
 from ninfer_core.plugin_host.builtin import ninfer_kernels
 from ninfer_core.state.store import StateStore
 
 FP32 = FormatSpec("fp32", "unused.module:codec", 32)
 KV = PagedStateSpec("kv", 1, (StatePlane("key", (2, 8)), StatePlane("value", (2, 8))))
+CODEC = KVCodecSpec("fp32", "ninfer_core.state.codecs:Fp32Codec")
+SHAPES = {
+    "q": (32, 24), "k": (16, 24), "v": (16, 24), "o": (24, 32), "gate": (40, 24), "up": (40, 24),
+    "down": (24, 40), "norm": (24,), "table": (50, 24), "head": (50, 24),
+    "q_bias": (32,), "k_bias": (16,), "v_bias": (16,), "o_bias": (24,),
+}
 
 
 class Plain:
@@ -36,45 +39,54 @@ class Plain:
 
 
 @frozen
-class Parameters:
-    """Stands for a `WeightStore`."""
-
-    values: Mapping[str, Tensor]
-
-    def weight(self, *names: str) -> Weight:
-        stacked = torch.cat([self.values[name] for name in names])
-        info = WeightInfo(tuple(stacked.shape), FP32, "plain")
-        return Weight(info, {"codes": stacked}, Plain(), Plain())
-
-    def tensor(self, name: str) -> Tensor:
-        return self.values[name]
-
-
-@frozen
 class Registered:
     spec: KernelSpec
     provenance: str = "core"
 
 
+@define
+class Context:
+    """The least that a `BuildContext` is."""
+
+    parameters: dict
+    binder: Binder
+    store: StateStore
+    buffers: dict = field(factory=dict)
+    compute_dtype = torch.float32
+    device = torch.device("cpu")
+    max_tokens, max_logits, max_context = 80, 3, 256
+
+    def weight(self, *names):
+        stacked = torch.cat([self.parameters[name] for name in names])
+        info = WeightInfo(tuple(stacked.shape), FP32, "plain")
+        return Weight(info, {"codes": stacked}, Plain(), Plain())
+
+    def tensor(self, name):
+        return self.parameters[name]
+
+    def state(self, name, layer):
+        return self.store.view(name, layer)
+
+    def bind(self, op, *, sizes=None, **constants):
+        request = KernelRequest(op=op, device="cpu", dtype="float32", sizes=sizes or {})
+        return self.binder.bind(request, **constants)
+
+    def buffer(self, name, width):
+        whole = self.buffers.setdefault(name, torch.full((self.max_tokens, width), torch.nan))
+        assert whole.shape[1] == width
+        return lambda count: whole[:count]
+
+
 @pytest.fixture
 def parameters():
     generator = torch.Generator().manual_seed(7)
-    shapes = {
-        "q": (32, 24), "k": (16, 24), "v": (16, 24), "o": (24, 32), "gate": (40, 24),
-        "up": (40, 24), "down": (24, 40), "norm": (24,), "table": (50, 24), "head": (50, 24),
-        "q_bias": (32,), "k_bias": (16,), "v_bias": (16,), "o_bias": (24,),
-    }
-    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
 
 
 @pytest.fixture
 def context(parameters):
-    kv = KVCodecSpec("fp32", "ninfer_core.state.codecs:Fp32Codec")
-    store = StateStore(
-        [KV], kv, num_pages=4, max_sequences=1, max_context=256, max_verify_rows=1
-    )
     kernels = {spec.name: Registered(spec) for spec in ninfer_kernels()}
-    return Build(
-        Parameters(parameters), Binder(kernels, device="cpu"), store, torch.float32,
-        torch.device("cpu"), max_tokens=80, max_logits=3, max_context=256,
+    store = StateStore(
+        [KV], CODEC, num_pages=4, max_sequences=1, max_context=256, max_verify_rows=1
     )
+    return Context(parameters, Binder(kernels, device="cpu"), store)

@@ -243,7 +243,15 @@ def test_torch_is_refused_whether_the_process_has_it_or_not(site, find):
     import torch.nn  # noqa: F401  # the guard is gone
 
 
-def test_damaged_metadata_says_nothing_about_the_plugin(site, find):
+@pytest.mark.filterwarnings("ignore:Implicit None:DeprecationWarning")
+@pytest.mark.parametrize("content", [None, "", "Name: fine\n"])
+def test_damaged_metadata_says_nothing_about_the_plugin(site, find, content):
     site.install("fine", "")
-    next(site.path.glob("fine_dist*/METADATA")).unlink()
-    assert find(load_plugins(site.selection()), "fine").state == "active"
+    [file] = site.path.glob("fine_dist*/METADATA")
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    record = find(load_plugins(site.selection()), "fine")
+    assert record.state == "active"
+    assert (record.distribution, record.version) in {("unnamed", "unknown"), ("fine", "unknown")}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ninfer_core.api import SamplingParams
 from ninfer_core.sampling.random import Purpose, uniform
 from ninfer_core.sampling.rows import SampleRow, TokenHistory
-from ninfer_core.sampling.sampler import FIRST_CANDIDATES, INVALID, Sampler
+from ninfer_core.sampling.sampler import FIRST_CANDIDATES, INVALID, Sampler, draw
 
 sampler = Sampler()
 
@@ -137,6 +137,23 @@ def test_the_draw_is_the_inverse_distribution_function_at_the_keyed_number():
         number = uniform(3, position, Purpose.BONUS)
         expected = sum(number >= edge for edge in (0.1, 0.3, 0.6))
         assert sampler.sample(logits, [row]).item() == expected
+
+
+@pytest.mark.parametrize(("number", "index"), [(0.0, 1), (0.25, 3), (1 - 2.0**-48, 4)])
+def test_a_draw_never_lands_on_a_dropped_token(number, index, monkeypatch):
+    monkeypatch.setattr("ninfer_core.sampling.sampler.uniform", lambda *key: number)
+    weights = torch.tensor([[0.0, 0.5, 0.0, 0.5, 1.0, 0.0]])
+    assert draw(weights, [SampleRow(SamplingParams(temperature=1.0), 0)]).tolist() == [index]
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.0, [0]), (0.25, [0]), (0.5, [0, 1]), (0.500001, [0, 1, 2])]
+)
+@pytest.mark.parametrize("top_k", [0, 4])
+def test_top_p_stops_exactly_where_the_mass_is_reached(top_p, kept, top_k):
+    row = SampleRow(SamplingParams(temperature=1.0, top_p=top_p, top_k=top_k), 0)
+    probabilities = sampler.probabilities(torch.zeros(1, 4), [row])
+    assert probabilities[0].nonzero().flatten().tolist() == kept
 
 
 @pytest.mark.parametrize("flat", [False, True])

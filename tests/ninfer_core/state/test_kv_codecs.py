@@ -78,6 +78,14 @@ def test_zeros_are_exact(codec):
     assert round_trip(codec, torch.zeros(3, 2, 64)).eq(0).all()
 
 
+@pytest.mark.parametrize(("codec", "least"), [(Int8Codec(), 2.0**-24), (Fp8Codec(), 2.0**-126)])
+def test_scales_are_never_zero(codec, least):
+    for values in (torch.zeros(1, 1, 64), torch.full((1, 1, 64), 2.0**-140)):
+        stored = codec.encode(values)
+        assert stored["scales"].eq(least).all()
+        assert stored["codes"].float().eq(0).all()
+
+
 @pytest.mark.parametrize("codec", CODECS, ids=named)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_non_finite_values_stay_visible(codec, bad):

@@ -148,6 +148,7 @@ LAB_MUTANTS = [
 OTHER_MUTANTS = [
     ("parameters_are_used_once", building(WithoutHead, parameters=untied), "output_head"),
     ("parameters_are_used_once", pack_with(parameters=undeclared), "output_head"),
+    ("missing_parameters_are_named", pack_with(build=lambda *_: None), "is missing, and yet"),
     ("parsers_ignore_cuts", speaking(parser=lambda self, prompt: HastyParser()), "cut by 1"),
     ("text_round_trips", speaking(tokenizer=LossyTokenizer()), "by 1 tokens"),
     ("content_spells_no_control_tokens", speaking(encode_content=leaking), "256: 2"),

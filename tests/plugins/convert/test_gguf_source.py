@@ -8,9 +8,11 @@ import pytest
 import torch
 from attrs import evolve
 from gguf import GGMLQuantizationType as Kind
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ninfer_convert.source import open_source
-from ninfer_core.api import ArtifactError
+from ninfer_core.api import ArtifactError, NInferError
 
 RANDOM = np.random.default_rng(0).standard_normal((3, 64), dtype=np.float32)
 
@@ -23,6 +25,17 @@ def source_of(write_gguf):
         return open_source(write_gguf({"llama.block_count": 2}, {"x": (values, kind)}))
 
     return make
+
+
+@pytest.fixture
+def small_file(write_gguf):
+    vocabulary = {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": ["a", "b", "ab"], "tokenizer.ggml.token_type": [1, 1, 1],
+        "tokenizer.ggml.merges": ["a b"], "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+    return write_gguf(vocabulary, {"x": (RANDOM, Kind.Q8_0)})
 
 
 def test_metadata_is_the_config(source_of):
@@ -78,6 +91,25 @@ def test_a_truncated_file_is_refused(write_gguf, size):
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(ArtifactError, match="damaged"):
         open_source(path)
+
+
+@given(data=st.data())
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damage_is_refused_or_harmless(small_file, data):
+    """Whatever bytes of a file change, a user sees no errors but ours."""
+    whole = small_file.read_bytes()
+    places = st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255))
+    damaged = bytearray(whole)
+    for place, byte in data.draw(st.lists(places, min_size=1, max_size=3)):
+        damaged[place] = byte
+    path = small_file.with_name("damaged.gguf")
+    path.write_bytes(damaged)
+    try:
+        shapes = {name: tuple(t.dense().shape) for name, t in open_source(path).tensors.items()}
+    except NInferError as error:
+        assert error.why
+    else:
+        assert len(shapes) <= 1
 
 
 def test_a_piece_of_a_split_set_is_refused(write_gguf):

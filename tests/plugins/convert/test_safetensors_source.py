@@ -47,9 +47,13 @@ def test_description_is_the_config(write_directory):
     assert description.config["size"] == 7
 
 
-def test_a_template_inside_the_tokenizer_config_gets_its_own_resource(write_directory):
+@pytest.mark.parametrize(
+    "template",
+    ["hello", [{"name": "x", "template": "no"}, {"name": "default", "template": "hello"}]],
+)
+def test_a_template_inside_the_tokenizer_config_gets_its_own_resource(write_directory, template):
     directory = write_directory({"m.safetensors": {"x": VALUES}}, None, eos_token_id=[5, 6])
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "hello"}))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     resources = open_source(directory).resources
     assert resources["chat_template.jinja"] == b"hello"
     assert json.loads(resources["generation_config.json"]) == {"eos_token_id": [5, 6]}

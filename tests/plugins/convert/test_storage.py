@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from ninfer_convert.storage import plan_objects
-from ninfer_core.api import ConfigError, ImportedParameter, ImportPlan, ParameterSpec, StorageChoice
+from ninfer_core.api import (
+    ArtifactError,
+    ConfigError,
+    ImportedParameter,
+    ImportPlan,
+    ParameterSpec,
+    StorageChoice,
+)
 from ninfer_core.artifact.layouts.planar import plane_view
 
 VALUES = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
@@ -103,6 +110,17 @@ def test_the_format_of_the_pack_is_among_the_choices(objects_of):
 def test_recipes_that_do_not_fit_are_refused(objects_of, choice, message):
     with pytest.raises(ConfigError, match=message):
         objects_of([held("a", "fp32")], choice)
+
+
+def test_what_cannot_be_stored_is_named(objects_of):
+    beyond = held("a", "fp32", values=VALUES * 1e7)
+    (stored,) = objects_of([beyond], StorageChoice("*", "q4_1_g32_fp16"))
+    with pytest.raises(ArtifactError, match=r"as Q4_1 \[a\]"):
+        stored.image()
+    seven = held("b", "fp32", values=VALUES[:, :7])
+    (odd,) = objects_of([seven], StorageChoice("*", "q4_1_g32_fp16"))
+    with pytest.raises(ArtifactError, match=r"cannot hold this shape \[b\]"):
+        odd.nbytes  # noqa: B018
 
 
 def test_a_recipe_may_not_split_an_object(objects_of):

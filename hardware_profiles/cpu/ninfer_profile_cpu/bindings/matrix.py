@@ -10,30 +10,38 @@ from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
 from ninfer_profile_cpu.bindings.owning import owning
 from ninfer_profile_cpu.bindings.stored_weight import stored_weight
-from ninfer_profile_cpu.kernels.embedding import embedding, embedding_body
-from ninfer_profile_cpu.kernels.linear import linear, linear_body
+from ninfer_profile_cpu.kernels.embedding import TOKENS_PER_ITEM, embedding_body
+from ninfer_profile_cpu.kernels.launch import launch
+from ninfer_profile_cpu.kernels.linear import linear_body
 from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.kernels.products import BUFFER_BYTES
-from ninfer_profile_cpu.kernels.swiglu import swiglu, swiglu_body
+from ninfer_profile_cpu.kernels.swiglu import swiglu_body
+from ninfer_profile_cpu.kernels.weight_fields import BLOCK_ROWS
 
 
 def bind_embedding(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
     stored = stored_weight(weight)
     pool().reserve(stored.area_bytes)
-    shared, body, block = pool().address, embedding_body(stored.fmt), stored.address
+    shared, body, block = pool().address, embedding_body(), stored.address
 
     def call(ids: Tensor, out: Tensor) -> Tensor:
-        embedding(shared, body, block, ids.data_ptr(), ids.shape[0], out.data_ptr(), 4 * out.stride(0))
+        launch(
+            shared, body, ids.shape[0], TOKENS_PER_ITEM, block, ids.data_ptr(), out.data_ptr(),
+            4 * out.stride(0), 0, 0, 0, 0, 0,
+        )  # fmt: skip
         return out
 
     return owning(call, stored)
 
 
-def bind_linear(request: KernelRequest, weight: Weight, bias: Tensor | None) -> Callable[..., Tensor]:
+def bind_linear(
+    request: KernelRequest, weight: Weight, bias: Tensor | None
+) -> Callable[..., Tensor]:
     stored = stored_weight(weight)
     bias = None if bias is None else bias.float().contiguous()
     pool().reserve(BUFFER_BYTES + stored.area_bytes)
-    shared, body, block = pool().address, linear_body(stored.fmt), stored.address
+    shared, body, block = pool().address, linear_body(), stored.address
+    num_items = -(-weight.info.shape[0] // BLOCK_ROWS)
     added = 0 if bias is None else bias.data_ptr()
 
     def call(x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -44,7 +52,10 @@ def bind_linear(request: KernelRequest, weight: Weight, bias: Tensor | None) -> 
             rest, rest_stride = to, to_stride
         else:
             rest, rest_stride = residual.data_ptr(), 4 * residual.stride(0)
-        linear(shared, body, block, x.data_ptr(), 4 * x.stride(0), x.shape[0], to, to_stride, added, rest, rest_stride)
+        launch(
+            shared, body, num_items, 1, block, x.data_ptr(), 4 * x.stride(0), x.shape[0], to,
+            to_stride, added, rest, rest_stride,
+        )  # fmt: skip
         return out
 
     return owning(call, stored, bias)
@@ -53,10 +64,14 @@ def bind_linear(request: KernelRequest, weight: Weight, bias: Tensor | None) -> 
 def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
     stored = stored_weight(weight)
     pool().reserve(2 * (BUFFER_BYTES + stored.area_bytes))
-    shared, body, block = pool().address, swiglu_body(stored.fmt), stored.address
+    shared, body, block = pool().address, swiglu_body(), stored.address
+    num_items = -(-(weight.info.shape[0] // 2) // BLOCK_ROWS)
 
     def call(x: Tensor, out: Tensor) -> Tensor:
-        swiglu(shared, body, block, x.data_ptr(), 4 * x.stride(0), x.shape[0], out.data_ptr(), 4 * out.stride(0))
+        launch(
+            shared, body, num_items, 1, block, x.data_ptr(), 4 * x.stride(0), x.shape[0],
+            out.data_ptr(), 4 * out.stride(0), 0, 0, 0,
+        )  # fmt: skip
         return out
 
     return owning(call, stored)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ninfer_core.api import KernelRequest
 from ninfer_profile_cpu.bindings.owning import owning
+from ninfer_profile_cpu.kernels.launch import launch
 from ninfer_profile_cpu.kernels.memory import bits_of_float
-from ninfer_profile_cpu.kernels.norm import normalize, rmsnorm_body
+from ninfer_profile_cpu.kernels.norm import ROWS_PER_ITEM, rmsnorm_body
 from ninfer_profile_cpu.kernels.pool import pool
 
 
@@ -20,9 +21,9 @@ def bind_rmsnorm(request: KernelRequest, weight: Tensor) -> Callable[[Tensor, Te
     shared, body, factors = pool().address, rmsnorm_body(), weight.data_ptr()
 
     def call(x: Tensor, out: Tensor) -> Tensor:
-        normalize(
-            shared, body, x.shape[0], x.data_ptr(), 4 * x.stride(0), out.data_ptr(), 4 * out.stride(0),
-            factors, width, eps, offset,
+        launch(
+            shared, body, x.shape[0], ROWS_PER_ITEM, x.data_ptr(), 4 * x.stride(0), out.data_ptr(),
+            4 * out.stride(0), factors, width, eps, offset, 0,
         )  # fmt: skip
         return out
 

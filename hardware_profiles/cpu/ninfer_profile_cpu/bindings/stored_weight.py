@@ -12,7 +12,8 @@ from torch import Tensor
 from ninfer_core.api import AffineGroup
 from ninfer_core.artifact.weight import Weight
 from ninfer_profile_cpu.kernels.decoders import Planes, affine_name
-from ninfer_profile_cpu.kernels.weight_block import AREA, weight_block
+from ninfer_profile_cpu.kernels.weight_block import weight_block
+from ninfer_profile_cpu.kernels.weight_fields import AREA
 
 CODE_ORDERS = {"row_split_k128_v1": "pair", "half_split_k32_v1": "half"}
 """Layouts read as they are, with the order of their 4-bit codes (see `decoders.Affine`)."""
@@ -51,10 +52,11 @@ def stored_weight(weight: Weight) -> StoredWeight:
     return _described(fmt, planes, rows, width, planes["scales"].shape[1])
 
 
-def _described(fmt: str, planes: Mapping[str, Tensor], rows: int, width: int, row_groups: int) -> StoredWeight:
-    kept = tuple(
-        planes[name].contiguous() if name in planes else torch.empty(0) for name in ("codes", "high", "scales", "minimums")
-    )
+def _described(
+    fmt: str, planes: Mapping[str, Tensor], rows: int, width: int, row_groups: int
+) -> StoredWeight:
+    absent = torch.empty(0)
+    kept = tuple(planes.get(name, absent).contiguous() for name in Planes._fields)
     addresses = Planes(*[plane.data_ptr() for plane in kept])
     return StoredWeight(fmt, weight_block(fmt, addresses, rows, width, row_groups), kept)
 

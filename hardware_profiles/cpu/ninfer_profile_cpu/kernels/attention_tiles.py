@@ -1,16 +1,17 @@
-"""One block of keys and values against a tile of query rows.
+"""One block of keys and values against query rows: the two products of attention.
 
-All memory here is scratch of one worker, laid out by `layout`: query rows are contiguous, and have
-room for a full register tile behind the last one, so tiles may run over.
+Query rows, scores and sums are scratch memory of one worker with room for a full register tile
+behind the last row, so the last tile may run over.
 """
 
-from numba import njit, types
+from __future__ import annotations
 
+import functools
+
+from .compile import compile_native
 from .dot_tile import dot_tile
 from .machine import LANES, TILE_ROWS, TILE_TOKENS
 from .value_tile import value_tile
-
-i64 = types.int64
 
 BLOCK = 64
 """Keys of a block: one page of the cache."""
@@ -21,60 +22,80 @@ LINE = 4 * BLOCK
 NARROW_TILE = TILE_TOKENS - 2
 
 
-@njit
-def score_keys(q, num_rows, head_dim, keys, key_stride, num_keys, scores):
-    """``scores[r, j] = q[r] . keys[j]``; the last tile may run over in both directions."""
+@functools.cache
+def score_keys() -> int:
+    """Native ``(q, num_rows, head_dim, keys, key_stride, num_keys, scores)``:
+
+    ``scores[r, j] = q[r] . keys[j]``; rows of ``q`` follow each other, those of ``scores`` are
+    ``LINE`` bytes apart. Keys are read as far as the next multiple of ``TILE_ROWS``.
+    """
+    return compile_native(_score_keys)
+
+
+def _score_keys(q, num_rows, head_dim, keys, key_stride, num_keys, scores):
     row, groups = 4 * head_dim, head_dim // LANES
     for j in range(0, num_keys, TILE_ROWS):
-        key, to = keys + j * key_stride, scores + 4 * j
+        k, ks = keys + j * key_stride, key_stride
         r = 0
         while r < num_rows:
-            left = num_rows - r
-            x, out = q + r * row, to + r * LINE
+            left, x, y = num_rows - r, q + r * row, scores + r * LINE + 4 * j
             if left > NARROW_TILE:
-                dot_tile("fp32", TILE_ROWS, TILE_TOKENS, key, key_stride, 0, 0, 0, 0, 0, 0, groups, x, row, TILE_TOKENS, out, LINE)
-                r += TILE_TOKENS
+                dot_tile(
+                    "fp32", TILE_ROWS, TILE_TOKENS, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row,
+                    TILE_TOKENS, y, LINE,
+                )  # fmt: skip
             elif left > 2:
-                dot_tile("fp32", TILE_ROWS, NARROW_TILE, key, key_stride, 0, 0, 0, 0, 0, 0, groups, x, row, TILE_TOKENS, out, LINE)
-                r += NARROW_TILE
-            elif left == 2:
-                dot_tile("fp32", TILE_ROWS, 2, key, key_stride, 0, 0, 0, 0, 0, 0, groups, x, row, TILE_TOKENS, out, LINE)
-                r += 2
+                dot_tile(
+                    "fp32", TILE_ROWS, NARROW_TILE, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row,
+                    TILE_TOKENS, y, LINE,
+                )  # fmt: skip
             else:
-                dot_tile("fp32", TILE_ROWS, 1, key, key_stride, 0, 0, 0, 0, 0, 0, groups, x, row, TILE_TOKENS, out, LINE)
-                r += 1
+                dot_tile(
+                    "fp32", TILE_ROWS, 2, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row, 2, y, LINE
+                )  # fmt: skip
+            r += TILE_TOKENS if left > NARROW_TILE else NARROW_TILE if left > 2 else 2
 
 
-@njit
-def add_values(weights, num_rows, head_dim, values, value_stride, num_keys, sums, sums_stride, old_scale, new_scale):
-    """``sums[r] = old_scale[r] sums[r] + new_scale[r] sum_j weights[r, j] values[j]``."""
+@functools.cache
+def add_values() -> int:
+    """Native ``(weights, num_rows, head_dim, values, value_stride, num_keys, sums, sums_stride,
+    old_scale, new_scale)``:
+
+    ``sums[r] = old_scale[r] sums[r] + new_scale[r] sum_j weights[r, j] values[j]``.
+    """
+    return compile_native(_add_values)
+
+
+def _add_values(
+    weights, num_rows, head_dim, values, value_stride, num_keys, sums, sums_stride, old_scale,
+    new_scale,
+):  # fmt: skip
     strip = TILE_ROWS * LANES
-    whole = head_dim // strip * strip
-    for column in range(0, whole, strip):
-        _add_strip(weights, num_rows, values + 4 * column, value_stride, num_keys, sums + 4 * column, sums_stride, old_scale, new_scale)
-    for column in range(whole, head_dim, LANES):
-        for r in range(0, num_rows, TILE_TOKENS):
-            value_tile(
-                TILE_TOKENS, 1, weights + r * LINE, LINE, values + 4 * column, value_stride, num_keys,
-                sums + r * sums_stride + 4 * column, sums_stride, old_scale + 4 * r, new_scale + 4 * r,
-            )  # fmt: skip
-
-
-@njit
-def _add_strip(weights, num_rows, values, value_stride, num_keys, sums, sums_stride, old_scale, new_scale):
-    r = 0
-    while r < num_rows:
-        left = num_rows - r
-        line, out, old, new = weights + r * LINE, sums + r * sums_stride, old_scale + 4 * r, new_scale + 4 * r
-        if left > NARROW_TILE:
-            value_tile(TILE_TOKENS, TILE_ROWS, line, LINE, values, value_stride, num_keys, out, sums_stride, old, new)
-            r += TILE_TOKENS
-        elif left > 2:
-            value_tile(NARROW_TILE, TILE_ROWS, line, LINE, values, value_stride, num_keys, out, sums_stride, old, new)
-            r += NARROW_TILE
-        elif left == 2:
-            value_tile(2, TILE_ROWS, line, LINE, values, value_stride, num_keys, out, sums_stride, old, new)
-            r += 2
-        else:
-            value_tile(1, TILE_ROWS, line, LINE, values, value_stride, num_keys, out, sums_stride, old, new)
-            r += 1
+    column = 0
+    while column < head_dim:
+        wide, v = column + strip <= head_dim, values + 4 * column
+        r = 0
+        while r < num_rows:
+            left, w, y = num_rows - r, weights + r * LINE, sums + r * sums_stride + 4 * column
+            old, new = old_scale + 4 * r, new_scale + 4 * r
+            if not wide:
+                value_tile(
+                    TILE_TOKENS, 1, w, LINE, v, value_stride, num_keys, y, sums_stride, old, new
+                )
+            elif left > NARROW_TILE:
+                value_tile(
+                    TILE_TOKENS, TILE_ROWS, w, LINE, v, value_stride, num_keys, y, sums_stride,
+                    old, new,
+                )  # fmt: skip
+            elif left > 2:
+                value_tile(
+                    NARROW_TILE, TILE_ROWS, w, LINE, v, value_stride, num_keys, y, sums_stride,
+                    old, new,
+                )  # fmt: skip
+            else:
+                value_tile(
+                    2, TILE_ROWS, w, LINE, v, value_stride, num_keys, y, sums_stride, old, new
+                )
+            full = left > NARROW_TILE or not wide
+            r += TILE_TOKENS if full else NARROW_TILE if left > 2 else 2
+        column += strip if wide else LANES

@@ -1,8 +1,8 @@
 """Decoders: how one group of stored weights becomes vectors of fp32, exactly.
 
 A decoder emits LLVM IR.  It is described by structure (bits, group, order of codes), never by the
-name of a model or a format.  ``decode`` gives the values ``fp32(scale) * code (+ fp32(minimum))`` of
-a group in natural order, so all formats are summed over k in the same order.
+name of a model or a format. ``decode`` gives the values ``fp32(scale) * code (+ fp32(minimum))``
+of a group in natural order, so all formats are summed over k in the same order.
 
 Scales and minimums are fp16 in memory but fp32 here: `products` converts those of a few rows at a
 time, which costs a tenth of converting each where it is used.
@@ -16,7 +16,20 @@ from llvmlite import ir
 
 from .machine import HAS_AVX512, LANES
 from .vector_ir import (
-    F32, FLOATS, I8, I16, I32, INTS, bf16_to_floats, call, const, lanes_of, load, splat, take, vector,
+    F32,
+    FLOATS,
+    I8,
+    I16,
+    I32,
+    INTS,
+    bf16_to_floats,
+    call,
+    const,
+    lanes_of,
+    load,
+    splat,
+    take,
+    vector,
 )  # fmt: skip
 
 
@@ -55,7 +68,7 @@ class Affine:
 
     ``order`` of 4-bit words in the code plane: ``"half"`` puts elements 0..15 of 32 in the low
     nibbles of 16 bytes and 16..31 in the high ones; ``"pair"`` puts neighbours (2j, 2j+1) into byte
-    j.  Bits above the fourth have a plane of their own, LSB first in element order.
+    j. Bits above the fourth have a plane of their own, LSB first in element order.
     """
 
     signed: bool
@@ -68,7 +81,8 @@ class Affine:
     @property
     def step_bytes(self):
         low = 8 if self.bits == 8 else 4
-        return Planes(self.step * low // 8, self.step * (self.bits - low) // 8, 4, 4 * self.has_minimum)
+        high = self.bits - low
+        return Planes(self.step * low // 8, self.step * high // 8, 4, 4 * self.has_minimum)
 
     def decode(self, b, row, group):
         offset = b.mul(group, const(4))
@@ -84,8 +98,8 @@ class Affine:
         # permutation reads the low four bits of an index only, so codes need no masking.
         values = [float(n - 16 if self.signed and n > 7 else n) for n in range(16)]
         table = _affine(b, vector(F32, values), scale, minimum)
-        name = "llvm.x86.avx512.permvar.sf.512"
-        return [call(b, name, FLOATS, [table, i]) for i in self._nibbles(b, row, group, masked=False)]
+        pick, nibbles = "llvm.x86.avx512.permvar.sf.512", self._nibbles(b, row, group, masked=False)
+        return [call(b, pick, FLOATS, [table, nibble]) for nibble in nibbles]
 
     def _codes(self, b, row, group):
         """Vectors of i32 codes of one group, in element order."""
@@ -93,7 +107,8 @@ class Affine:
             return self._bytes(b, row, group)
         words = self._nibbles(b, row, group, masked=True)
         if self.bits > 4:
-            words = [b.or_(w, h) for w, h in zip(words, self._high_bits(b, row, group), strict=True)]
+            high = self._high_bits(b, row, group)
+            words = [b.or_(w, h) for w, h in zip(words, high, strict=True)]
         if not self.signed:
             return words
         shift = lanes_of(I32, 32 - self.bits)  # sign-extend from the top bit of the code
@@ -101,25 +116,27 @@ class Affine:
 
     def _bytes(self, b, row, group):
         widen = b.sext if self.signed else b.zext
-        base, typ = b.mul(group, const(self.step)), ir.VectorType(I8, LANES)
-        return [widen(load(b, typ, row.codes, _plus(b, base, i)), INTS) for i in range(0, self.step, LANES)]
+        base, vectors = b.mul(group, const(self.step)), range(0, self.step, LANES)
+        return [widen(_load_bytes(b, row, _plus(b, base, i)), INTS) for i in vectors]
 
     def _nibbles(self, b, row, group, masked):
         base = b.mul(group, const(self.step // 2))
         sixteen = self._half_order if self.order == "half" else self._pair_order
-        words = [w for i in range(0, self.step // 2, 16) for w in sixteen(b, row, _plus(b, base, i))]
+        starts = [_plus(b, base, i) for i in range(0, self.step // 2, 16)]
+        words = [word for start in starts for word in sixteen(b, row, start)]
         return [b.and_(w, lanes_of(I32, 15)) for w in words] if masked else words
 
     def _half_order(self, b, row, offset):
-        typ = ir.VectorType(I8, LANES)
-        wide = [b.zext(load(b, typ, row.codes, _plus(b, offset, i)), INTS) for i in range(0, 16, LANES)]
+        starts = [_plus(b, offset, i) for i in range(0, 16, LANES)]
+        wide = [b.zext(_load_bytes(b, row, start), INTS) for start in starts]
         return wide + [b.lshr(w, lanes_of(I32, 4)) for w in wide]
 
     def _pair_order(self, b, row, offset):
         pairs = load(b, ir.VectorType(I8, 16), row.codes, offset)
         high = b.lshr(pairs, vector(I8, [4] * 16))
         natural = take(b, pairs, [j // 2 + 16 * (j % 2) for j in range(32)], high)
-        return [b.zext(take(b, natural, range(i, i + LANES)), INTS) for i in range(0, 32, LANES)]
+        parts = [take(b, natural, range(i, i + LANES)) for i in range(0, 32, LANES)]
+        return [b.zext(part, INTS) for part in parts]
 
     def _high_bits(self, b, row, group):
         width = self.bits - 4
@@ -131,6 +148,10 @@ class Affine:
             high = b.and_(b.lshr(splat(b, word), shifts), mask)
             vectors.append(b.shl(high, lanes_of(I32, 4)))
         return vectors
+
+
+def _load_bytes(b, row, offset):
+    return load(b, ir.VectorType(I8, LANES), row.codes, offset)
 
 
 def _word(b, address, offset, first_bit, num_bits):

@@ -1,19 +1,18 @@
 """The micro-kernel: dot products of a few weight rows with a few tokens.
 
-Every matrix product of this profile is made of these tiles.  Row n and token t are multiplied in
-one vector accumulator, over k in natural order, and folded at the end in one fixed order.  So the
+Every matrix product of this profile is made of these tiles. Row n and token t are multiplied in
+one vector accumulator, over k in natural order, and folded at the end in one fixed order. So the
 bits of an output do not depend on the shape of the tile it was computed in, nor on how many tokens
 came along: batch invariance by construction.
 """
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .decoders import Planes, decoder
 from .machine import LANES
-from .vector_ir import F32, FLOATS, const, fma, fold_rows, load, store
+from .vector_ir import FLOATS, const, fma, fold_rows, load, store, zero_variable
 
 i64 = types.int64
 
@@ -26,8 +25,8 @@ def dot_tile(
 ):  # fmt: skip
     """``out[t, n] = sum_k w[n, k] * x[t, k]`` for ``num_rows`` x ``num_tokens`` (literals).
 
-    Planes are given as the address of the first row and the stride of rows.  ``num_groups`` whole
-    groups are read of each row and of each row of ``x``.  Strides are bytes.  Only
+    Planes are given as the address of the first row and the stride of rows. ``num_groups`` whole
+    groups are read of each row and of each row of ``x``. Strides are bytes. Only
     ``num_valid`` tokens are read; the others repeat the last one.
     """
     form, nt, tt = decoder(fmt.literal_value), num_rows.literal_value, num_tokens.literal_value
@@ -43,7 +42,7 @@ def dot_tile(
 def _emit(b, form, nt, tt, planes, num_groups, x, x_stride, num_valid, out, out_stride):
     rows = [Planes(*[b.add(p, b.mul(const(n), stride)) for p, stride in planes]) for n in range(nt)]
     tokens = [b.add(x, b.mul(_at_most(b, t, num_valid), x_stride)) for t in range(tt)]
-    sums = [[cgutils.alloca_once_value(b, ir.Constant(FLOATS, None)) for _ in range(nt)] for _ in range(tt)]
+    sums = [[zero_variable(b) for _ in range(nt)] for _ in range(tt)]
     with cgutils.for_range(b, num_groups) as loop:
         _accumulate(b, form, rows, tokens, sums, loop.index)
     for t in range(tt):
@@ -54,7 +53,8 @@ def _emit(b, form, nt, tt, planes, num_groups, x, x_stride, num_valid, out, out_
 def _at_most(b, token, num_valid):
     if token == 0:
         return const(0)
-    return b.select(b.icmp_signed("<", const(token), num_valid), const(token), b.sub(num_valid, const(1)))
+    is_valid = b.icmp_signed("<", const(token), num_valid)
+    return b.select(is_valid, const(token), b.sub(num_valid, const(1)))
 
 
 def _accumulate(b, form, rows, tokens, sums, group):

@@ -1,89 +1,153 @@
-"""Run a kernel body on all cores: one fork and join for all kernels.
+"""Run the body of an op on all cores: one fork and join for all ops, for about a microsecond.
 
-The threads are those of the OpenMP runtime that torch has already loaded (``GOMP_parallel``), so
-there is one pool in the process: no second pool that spins against torch's, and a fork and join
-for under a microsecond.  Numba's own parallel loops would start a second pool and cost 5 to 50.
+A *body* is a native function ``body(args, begin, end, scratch)``: ``args`` is the address of a
+block of arguments, ``begin:end`` the work items to do, ``scratch`` memory of the worker alone.
 
-Every worker owns a range of the work items, so that it reads one stretch of the weights, and when
-its range is empty it takes items of the others, so that a core that is disturbed does fewer.  Which
-core does an item never changes its bits.
+The caller is worker 0; the helpers are threads of `pool.Pool` that spin for a while and then sleep.
+Every worker owns a range of the items, so that it reads one stretch of the weights, and takes items
+of the others when its own are done. A helper that comes late, because it slept or another process
+has its core, is not waited for: the others do its items. Which core does an item, and how many
+cores there are, never changes a bit of the result.
+
+A job is open while ``TURN`` is odd. A helper announces itself in ``ACTIVE`` before it looks at the
+turn again, and the caller closes the job before it waits for ``ACTIVE`` to be 0 (Dekker): no helper
+can touch a job that its caller believes finished.
 """
 
-from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from .memory import arg, atomic_add, fill, stack_block, store_int64
-from .vector_ir import I32, I64
+from .compile import entry
+from .memory import arg, call, pack, store_int64
+from .threads import atomic_add, atomic_load, pause
 
 i64 = types.int64
 
-# Fields of a pool block (int64 each), see `pool.Pool`.
-PARALLEL, NUM_THREADS, WORKER, SCRATCH, SCRATCH_STRIDE = range(5)
-# Fields of a job block; behind them, one cache line a worker with the next item of its range.
-BODY, NUM_ITEMS, GRAIN, ARGS, POOL, NUM_WORKERS, NEXT_WORKER, FIRST_COUNTER = range(8)
-
-COUNTER_BYTES = 64
+# The pool block: int64 fields, and lines of their own for what threads write (see `pool.Pool`).
+NUM_THREADS, SCRATCH, SCRATCH_STRIDE, SPINS, MUTEX, CONDITION = range(6)
+LOCK, UNLOCK, WAIT, WAKE_ALL, YIELD = range(6, 11)  # addresses of functions of the C library
+ENDED = 11  # whether helpers are to return
+BODY, ARGS, NUM_ITEMS, GRAIN, NUM_WORKERS = range(16, 21)
+LINE_FIELDS = 8  # int64 of a cache line
+TURN, ACTIVE, SLEEPERS, COUNTERS = (LINE_FIELDS * line for line in range(3, 7))
 MAX_WORKERS = 64
-JOB_FIELDS = FIRST_COUNTER + MAX_WORKERS * COUNTER_BYTES // 8
-
-
-@intrinsic
-def _call_body(typing_context, body, args, begin, end, scratch):
-    def generate(context, b, signature, values):
-        typ = ir.FunctionType(ir.VoidType(), [I64] * 4)
-        b.call(b.inttoptr(values[0], typ.as_pointer()), values[1:])
-        return context.get_dummy_value()
-
-    return types.void(*[i64] * 5), generate
-
-
-@intrinsic
-def _fork(typing_context, parallel, worker, job, num_threads):
-    """``GOMP_parallel(worker, job, num_threads, flags=0)``: returns when all threads have."""
-
-    def generate(context, b, signature, values):
-        typ = ir.FunctionType(ir.VoidType(), [I64, I64, I32, I32])
-        count = b.trunc(values[3], I32)
-        b.call(b.inttoptr(values[0], typ.as_pointer()), [values[1], values[2], count, ir.Constant(I32, 0)])
-        return context.get_dummy_value()
-
-    return types.void(*[i64] * 4), generate
+NUM_FIELDS = COUNTERS + LINE_FIELDS * MAX_WORKERS
 
 
 @njit
-def _range_start(job, owner):
-    return owner * arg(job, NUM_ITEMS) // arg(job, NUM_WORKERS)
+def _field(pool, index):
+    return pool + 8 * index
 
 
 @njit
-def _drain(job, owner, scratch):
-    """Take items of one worker's range until none is left."""
-    counter = job + 8 * FIRST_COUNTER + owner * COUNTER_BYTES
-    grain, end = arg(job, GRAIN), _range_start(job, owner + 1)
+def _range_start(pool, owner):
+    return owner * arg(pool, NUM_ITEMS) // arg(pool, NUM_WORKERS)
+
+
+@njit
+def _drain(pool, owner, scratch):
+    """Do items of one worker's range until none is left."""
+    counter = _field(pool, COUNTERS + owner * LINE_FIELDS)
+    grain, end = arg(pool, GRAIN), _range_start(pool, owner + 1)
     begin = atomic_add(counter, grain)
     while begin < end:
-        _call_body(arg(job, BODY), arg(job, ARGS), begin, min(begin + grain, end), scratch)
+        call(arg(pool, BODY), (arg(pool, ARGS), begin, min(begin + grain, end), scratch))
         begin = atomic_add(counter, grain)
 
 
-def worker(job):
-    """What each thread of a fork does: its own range first, then what is left of the others."""
-    me, pool, num_workers = atomic_add(job + 8 * NEXT_WORKER, 1), arg(job, POOL), arg(job, NUM_WORKERS)
+@njit
+def _work(pool, me):
+    """The worker's own range first, then what is left of the others."""
     scratch = arg(pool, SCRATCH) + arg(pool, SCRATCH_STRIDE) * me
+    num_workers = arg(pool, NUM_WORKERS)
     for i in range(num_workers):
-        _drain(job, (me + i) % num_workers, scratch)
+        _drain(pool, (me + i) % num_workers, scratch)
 
 
 @njit
-def launch(pool, body, num_items, grain, args):
-    """Run ``body`` over ``num_items`` in steps of ``grain``, on one core if that is one step."""
-    num_workers = min(arg(pool, NUM_THREADS), (num_items + grain - 1) // grain, MAX_WORKERS)
-    if num_workers <= 1:
-        _call_body(body, args, 0, num_items, arg(pool, SCRATCH))
-        return
-    job = stack_block(JOB_FIELDS)
-    fill(job, (body, num_items, grain, args, pool, num_workers, i64(0)))
+def _sleep(pool, turn):
+    """Wait, without using the core, until it is another turn."""
+    call(arg(pool, LOCK), (arg(pool, MUTEX),))
+    atomic_add(_field(pool, SLEEPERS), 1)
+    while atomic_load(_field(pool, TURN)) == turn:
+        call(arg(pool, WAIT), (arg(pool, CONDITION), arg(pool, MUTEX)))
+    atomic_add(_field(pool, SLEEPERS), -1)
+    call(arg(pool, UNLOCK), (arg(pool, MUTEX),))
+
+
+def helper(pool, me):
+    """The life of helper number ``me``: join every job that is open and has a place for it."""
+    seen = i64(0)
+    spins = i64(0)
+    while not arg(pool, ENDED):
+        turn = atomic_load(_field(pool, TURN))
+        if turn != seen:
+            seen, spins = turn, i64(0)
+            if turn % 2 == 1:
+                atomic_add(_field(pool, ACTIVE), 1)
+                if atomic_load(_field(pool, TURN)) == turn and me < arg(pool, NUM_WORKERS):
+                    _work(pool, me)
+                atomic_add(_field(pool, ACTIVE), -1)
+        elif spins < arg(pool, SPINS):
+            spins += 1
+            pause()
+        else:
+            _sleep(pool, turn)
+
+
+@njit
+def _next_turn(pool):
+    atomic_add(_field(pool, TURN), 1)
+    if atomic_load(_field(pool, SLEEPERS)) > 0:
+        call(arg(pool, LOCK), (arg(pool, MUTEX),))
+        call(arg(pool, WAKE_ALL), (arg(pool, CONDITION),))
+        call(arg(pool, UNLOCK), (arg(pool, MUTEX),))
+
+
+@njit
+def _open(pool, body, num_items, grain, args, num_workers):
+    store_int64(_field(pool, BODY), body)
+    store_int64(_field(pool, ARGS), args)
+    store_int64(_field(pool, NUM_ITEMS), num_items)
+    store_int64(_field(pool, GRAIN), grain)
+    store_int64(_field(pool, NUM_WORKERS), num_workers)
     for owner in range(num_workers):
-        store_int64(job + 8 * FIRST_COUNTER + owner * COUNTER_BYTES, _range_start(job, owner))
-    _fork(arg(pool, PARALLEL), arg(pool, WORKER), job, num_workers)
+        store_int64(_field(pool, COUNTERS + owner * LINE_FIELDS), _range_start(pool, owner))
+    _next_turn(pool)
+
+
+@njit
+def _close(pool):
+    atomic_add(_field(pool, TURN), 1)
+    spins = i64(0)
+    while atomic_load(_field(pool, ACTIVE)) > 0:
+        spins += 1
+        if spins < arg(pool, SPINS):
+            pause()
+        else:  # a helper has lost its core in the middle of an item: perhaps to this thread
+            call(arg(pool, YIELD), ())
+
+
+@njit
+def run(pool, body, num_items, grain, args):
+    """Run ``body`` over ``num_items`` in steps of ``grain``, on one core if that is one step."""
+    num_workers = min(arg(pool, NUM_THREADS), (num_items + grain - 1) // grain)
+    if num_workers <= 1:
+        call(body, (args, 0, num_items, arg(pool, SCRATCH)))
+        return
+    _open(pool, body, num_items, grain, args, num_workers)
+    _work(pool, i64(0))
+    _close(pool)
+
+
+@entry
+def end_helpers(pool):
+    """Make all helpers return."""
+    store_int64(_field(pool, ENDED), 1)
+    _next_turn(pool)
+    _next_turn(pool)
+
+
+@entry
+def launch(pool, body, num_items, grain, a0, a1, a2, a3, a4, a5, a6, a7, a8):
+    """What Python calls to run an op: `run`, with the body's arguments (unused ones 0)."""
+    run(pool, body, num_items, grain, pack((a0, a1, a2, a3, a4, a5, a6, a7, a8)))

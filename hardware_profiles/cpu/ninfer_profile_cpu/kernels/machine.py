@@ -1,6 +1,6 @@
 """What the kernels need to know about the processor they are compiled for.
 
-Everything here is read once from LLVM's host detection.  A vector has ``LANES`` fp32 lanes; all
+Everything here is read once from LLVM's host detection. A vector has ``LANES`` fp32 lanes; all
 reductions of all kernels are carried out in this many partial sums, so ``LANES`` (and ``HAS_FMA``)
 are part of the arithmetic: two machines with equal values give equal bits.
 """
@@ -9,6 +9,7 @@ import llvmlite.binding as llvm
 
 _FEATURES = llvm.get_host_cpu_features()
 _ARCH = llvm.get_process_triple().split("-")[0]
+IS_X86 = _ARCH in ("x86_64", "i386", "i686", "amd64")
 _IS_ARM = _ARCH.startswith(("aarch64", "arm64"))
 
 
@@ -29,4 +30,4 @@ LANES = 16 if HAS_AVX512 else 8 if _has("avx") else 4
 """fp32 lanes of one vector."""
 
 TILE_ROWS, TILE_TOKENS = (4, 6) if HAS_AVX512 or _IS_ARM else (2, 4)
-"""Largest register tile of the dot product: accumulators + operands must fit in 32 or 16 registers."""
+"""Largest register tile of a product: accumulators and operands fit in 32 or 16 registers."""

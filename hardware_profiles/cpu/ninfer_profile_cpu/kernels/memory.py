@@ -1,4 +1,4 @@
-"""Scalars at raw addresses, and argument blocks."""
+"""Scalars at raw addresses, argument blocks, and calls of native functions by address."""
 
 import numpy as np
 from llvmlite import ir
@@ -6,7 +6,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .vector_ir import F32, I32, I64, const, load, store
+from .vector_ir import F32, I32, I64, POINTER, const, load, store
 
 i64, i32, f32 = types.int64, types.int32, types.float32
 
@@ -21,29 +21,6 @@ def arg(typing_context, block, index):
     return i64(i64, i64), generate
 
 
-@intrinsic(prefer_literal=True)
-def stack_block(typing_context, count):
-    """Address of a block of ``count`` int64 (literal), alive until the caller returns."""
-
-    def generate(context, b, signature, args):
-        return b.ptrtoint(cgutils.alloca_once(b, I64, size=count.literal_value), I64)
-
-    return i64(count), generate
-
-
-@intrinsic
-def fill(typing_context, block, values):
-    """Write a tuple of int64 to the begin of a block."""
-
-    def generate(context, b, signature, args):
-        for i in range(len(values)):
-            value = context.cast(b, b.extract_value(args[1], i), values[i], i64)
-            store(b, value, args[0], 8 * i)
-        return context.get_dummy_value()
-
-    return types.void(block, values), generate
-
-
 @intrinsic
 def pack(typing_context, values):
     """Address of a block with a tuple of int64, alive until the caller returns."""
@@ -56,6 +33,20 @@ def pack(typing_context, values):
         return block
 
     return i64(values), generate
+
+
+@intrinsic
+def call(typing_context, function, values):
+    """Call the native function at an address with a tuple of int64 (see `compile`)."""
+
+    def generate(context, b, signature, args):
+        numbers = [b.extract_value(args[1], i) for i in range(len(values))]
+        numbers = [context.cast(b, n, t, i64) for n, t in zip(numbers, values, strict=True)]
+        typ = ir.FunctionType(ir.VoidType(), [I64] * len(numbers))
+        b.call(b.inttoptr(args[0], typ.as_pointer()), numbers)
+        return context.get_dummy_value()
+
+    return types.void(i64, values), generate
 
 
 @intrinsic
@@ -103,16 +94,6 @@ def store_int64(typing_context, address, value):
 
 
 @intrinsic
-def atomic_add(typing_context, address, value):
-    """Add to an int64 shared by threads; the value before."""
-
-    def generate(context, b, signature, args):
-        return b.atomic_rmw("add", b.inttoptr(args[0], ir.PointerType()), args[1], "monotonic")
-
-    return i64(i64, i64), generate
-
-
-@intrinsic
 def float_of_bits(typing_context, bits):
     """fp32 whose bits are the low 32 of an int64: how a float travels in an argument block."""
 
@@ -126,8 +107,8 @@ def float_of_bits(typing_context, bits):
 def _prefetch_line(typing_context, address):
     def generate(context, b, signature, args):
         numbers = [ir.Constant(I32, n) for n in (0, 2, 1)]  # read; keep in L2; data
-        pointer = b.inttoptr(args[0], ir.PointerType())
-        typ = ir.FunctionType(ir.VoidType(), [ir.PointerType(), I32, I32, I32])
+        pointer = b.inttoptr(args[0], POINTER)
+        typ = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
         name = "llvm.prefetch.p0"
         b.call(b.module.globals.get(name) or ir.Function(b.module, typ, name), [pointer, *numbers])
         return context.get_dummy_value()

@@ -3,15 +3,16 @@
 A row is summed in ``LANES`` partial sums; a row's bits do not depend on other rows.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 
 from numba import njit, types
 
-from .compile import compile_body, entry
-from .launch import launch
+from .compile import compile_native
 from .machine import LANES
-from .memory import arg, float_of_bits, pack
+from .memory import arg, float_of_bits
 from .vec import load_some, store_some, vadd, vfma, vkeep, vmul, vsplat, vsub, vsum
 
 f32 = types.float32
@@ -35,6 +36,22 @@ def _sum(x, width):
     for i in range(0, width, LANES):
         total = vadd(total, load_some(x + 4 * i, width - i))
     return vsum(total)
+
+
+@functools.cache
+def rmsnorm_body() -> int:
+    """Body ``(x, x_stride, out, out_stride, weight, width, eps, offset)``, item = one row.
+
+    fp32 ``x`` and ``out`` [T, width] may be the same; strides in bytes; ``eps`` and ``offset``
+    (added to the weight) as bits of fp32.
+    """
+    return compile_native(_rmsnorm)
+
+
+@functools.cache
+def layernorm_body() -> int:
+    """Body as that of RMSNorm, with the address of a bias (or 0) in the place of ``offset``."""
+    return compile_native(_layernorm)
 
 
 def _rmsnorm(args, begin, end, scratch):
@@ -65,26 +82,3 @@ def _layernorm(args, begin, end, scratch):
             if bias:
                 y = vadd(y, load_some(bias + 4 * i, count))
             store_some(to + 4 * i, y, count)
-
-
-@functools.cache
-def rmsnorm_body() -> int:
-    """Address of the body: work item = one row."""
-    return compile_body(_rmsnorm)
-
-
-@functools.cache
-def layernorm_body() -> int:
-    """Address of the body: work item = one row."""
-    return compile_body(_layernorm)
-
-
-@entry(11)
-def normalize(pool, body, num_tokens, x, x_stride, out, out_stride, weight, width, eps, extra):
-    """Launch `rmsnorm_body` (``extra``: bits of what is added to the weight, 0 or 1) or
-    `layernorm_body` (``extra``: address of the bias, or 0).
-
-    fp32 ``x`` and ``out`` [T, width] may be the same; strides in bytes; ``eps`` as fp32 bits.
-    """
-    args = pack((x, x_stride, out, out_stride, weight, width, eps, extra))
-    launch(pool, body, num_tokens, ROWS_PER_ITEM, args)

@@ -1,14 +1,15 @@
 """Rotate queries and keys, and append keys and values to the paged cache, token by token."""
 
+from __future__ import annotations
+
 import functools
 
 from numba import njit
 
-from .compile import compile_body, entry
-from .kv_codecs import kv_codec
-from .launch import launch
+from .compile import compile_native
+from .kv_codecs import WRITE
 from .machine import LANES
-from .memory import arg, load_int32, load_int64, pack
+from .memory import arg, call, load_int32, load_int64
 from .vec import load_some, store_some, vadd, vmul, vsub
 
 PAGE_TOKENS = 64
@@ -27,40 +28,31 @@ def _rotate(head, cos, sin, half):
 
 
 @functools.cache
-def rope_kv_append_body(codec: str) -> int:
-    """Address of the body for one KV codec: work item = one token.
-
-    Static arguments come in a block of their own, see `rope_kv_append`.
-    """
-    write = kv_codec(codec).write
-
-    def rope_kv_append(args, begin, end, scratch):
-        static, qkv, stride = arg(args, 0), arg(args, 1), arg(args, 2)
-        positions, token_row, page_table, table_stride = arg(args, 3), arg(args, 4), arg(args, 5), arg(args, 6)
-        num_heads, num_kv_heads, head_dim, half = arg(static, 0), arg(static, 1), arg(static, 2), arg(static, 3)
-        cos, sin, keys, values = arg(static, 4), arg(static, 5), arg(static, 6), arg(static, 7)
-        size = 4 * head_dim
-        for t in range(begin, end):
-            row, position = qkv + t * stride, load_int64(positions + 8 * t)
-            for head in range(num_heads + num_kv_heads):
-                _rotate(row + head * size, cos + 4 * position * half, sin + 4 * position * half, half)
-            pages = page_table + load_int32(token_row + 4 * t) * table_stride
-            page, token = load_int32(pages + 4 * (position // PAGE_TOKENS)), position % PAGE_TOKENS
-            for head in range(num_kv_heads):
-                key = row + (num_heads + head) * size
-                write(keys, page, token, head, key, head_dim)
-                write(values, page, token, head, key + num_kv_heads * size, head_dim)
-
-    return compile_body(rope_kv_append, codec)
-
-
-@entry(10)
-def rope_kv_append(pool, body, num_tokens, static, qkv, stride, positions, token_row, page_table, table_stride):
-    """Launch a `rope_kv_append_body`.
+def rope_kv_append_body() -> int:
+    """Body ``(static, qkv, stride, positions, token_row, page_table, table_stride)``, item = token.
 
     ``static``: int64 [num_heads, num_kv_heads, head_dim, rotary_dim / 2, cos, sin, plane block of
     keys, plane block of values].  fp32 ``qkv`` [T, (Hq + 2 Hkv) D], rotated in place; ``positions``
     int64 [T]; ``token_row`` int32 [T]; ``page_table`` int32 [B, pages]; strides in bytes.
     """
-    args = pack((static, qkv, stride, positions, token_row, page_table, table_stride))
-    launch(pool, body, num_tokens, TOKENS_PER_ITEM, args)
+    return compile_native(_rope_kv_append)
+
+
+def _rope_kv_append(args, begin, end, scratch):
+    static, qkv, stride, positions = arg(args, 0), arg(args, 1), arg(args, 2), arg(args, 3)
+    token_row, page_table, table_stride = arg(args, 4), arg(args, 5), arg(args, 6)
+    num_heads, num_kv_heads, head_dim = arg(static, 0), arg(static, 1), arg(static, 2)
+    half, cos, sin = arg(static, 3), arg(static, 4), arg(static, 5)
+    keys, values, size = arg(static, 6), arg(static, 7), 4 * head_dim
+    for t in range(begin, end):
+        row, position = qkv + t * stride, load_int64(positions + 8 * t)
+        angles = 4 * position * half
+        for head in range(num_heads + num_kv_heads):
+            _rotate(row + head * size, cos + angles, sin + angles, half)
+        pages = page_table + load_int32(token_row + 4 * t) * table_stride
+        page = load_int32(pages + 4 * (position // PAGE_TOKENS))
+        for head in range(num_kv_heads):
+            key = row + (num_heads + head) * size
+            value = key + num_kv_heads * size
+            call(arg(keys, WRITE), (keys, page, position % PAGE_TOKENS, head, key, head_dim))
+            call(arg(values, WRITE), (values, page, position % PAGE_TOKENS, head, value, head_dim))

@@ -14,7 +14,19 @@ from numba import njit, types
 from .machine import LANES
 from .memory import load_float, store_float
 from .vec import (
-    vadd, vexp, vfirst, vfma, vhmax, vkeep, vload, vmax, vmul, vsplat, vstore, vsub, vsum,
+    vadd,
+    vexp,
+    vfirst,
+    vfma,
+    vhmax,
+    vkeep,
+    vload,
+    vmax,
+    vmul,
+    vsplat,
+    vstore,
+    vsub,
+    vsum,
 )  # fmt: skip
 
 f32 = types.float32
@@ -53,7 +65,7 @@ def weigh_scores(scores, num_keys, num_visible, state, old_scale, new_scale):
     """Turn a row of scores into weights, and update m and l of its state.
 
     ``num_keys`` (a multiple of ``LANES``) scores at ``scores`` become ``e ** (score - m_block)``,
-    0 from ``num_visible`` on.  What the sums of the state and of the block must be multiplied with
+    0 from ``num_visible`` on. What the sums of the state and of the block must be multiplied with
     is left at ``old_scale`` and ``new_scale``.
     """
     top = vsplat(f32(NO_KEYS))
@@ -67,25 +79,27 @@ def weigh_scores(scores, num_keys, num_visible, state, old_scale, new_scale):
         weights = vexp(vsub(vload(scores + 4 * j), shift))
         vstore(scores + 4 * j, weights)
         total = vadd(total, weights)
-    _merge_head(state, maximum, vsum(total), old_scale, new_scale)
-
-
-@njit
-def _merge_head(state, maximum, total, old_scale, new_scale):
-    old = load_float(state)
-    merged = maximum if maximum > old else old
-    keep, add = _exp(old - _shift(merged)), _exp(maximum - _shift(merged))
-    store_float(state, merged)
-    store_float(state + 4, load_float(state + 4) * keep + total * add)
+    keep, add = _merge_head(state, maximum, vsum(total))
     store_float(old_scale, keep)
     store_float(new_scale, add)
 
 
 @njit
-def merge_state(state, other, head_dim, scratch):
-    """``state`` becomes the state of the keys of both; ``scratch`` is 8 bytes."""
-    _merge_head(state, load_float(other), load_float(other + 4), scratch, scratch + 4)
-    keep, add = vsplat(load_float(scratch)), vsplat(load_float(scratch + 4))
+def _merge_head(state, maximum, total):
+    """Update m and l of a state; what the sums of the state and of the other are multiplied by."""
+    old = load_float(state)
+    merged = maximum if maximum > old else old
+    keep, add = _exp(old - _shift(merged)), _exp(maximum - _shift(merged))
+    store_float(state, merged)
+    store_float(state + 4, load_float(state + 4) * keep + total * add)
+    return keep, add
+
+
+@njit
+def merge_state(state, other, head_dim):
+    """``state`` becomes the state of the keys of both."""
+    keep, add = _merge_head(state, load_float(other), load_float(other + 4))
+    keep, add = vsplat(keep), vsplat(add)
     for i in range(SUMS, SUMS + 4 * head_dim, 4 * LANES):
         vstore(state + i, vfma(vload(other + i), add, vmul(vload(state + i), keep)))
 

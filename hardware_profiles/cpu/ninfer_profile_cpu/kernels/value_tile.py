@@ -4,13 +4,12 @@ Lanes run along the head dimension and keys are added one after the other, so an
 not depend on the shape of its tile.
 """
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .machine import LANES
-from .vector_ir import F32, FLOATS, const, fma, load, splat, store
+from .vector_ir import F32, FLOATS, const, fma, load, splat, store, zero_variable
 
 i64 = types.int64
 
@@ -34,8 +33,11 @@ def value_tile(
     return types.void(num_rows, num_vectors, *[i64] * 9), generate
 
 
-def _emit(b, rows, vectors, weights, weights_stride, values, values_stride, num_keys, out, out_stride, old, new):
-    sums = [[cgutils.alloca_once_value(b, ir.Constant(FLOATS, None)) for _ in range(vectors)] for _ in range(rows)]
+def _emit(
+    b, rows, vectors, weights, weights_stride, values, values_stride, num_keys, out, out_stride,
+    old, new,
+):  # fmt: skip
+    sums = [[zero_variable(b) for _ in range(vectors)] for _ in range(rows)]
     lines = [b.add(weights, b.mul(const(r), weights_stride)) for r in range(rows)]
     with cgutils.for_range(b, num_keys) as loop:
         key = b.add(values, b.mul(loop.index, values_stride))

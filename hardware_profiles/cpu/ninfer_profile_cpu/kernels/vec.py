@@ -1,6 +1,6 @@
 """A vector of fp32 as a Numba value, so that element-wise kernels can be written in Python.
 
-``LANES`` values in one register.  Addresses are int64 and need no alignment.  ``*_n`` forms touch
+``LANES`` values in one register. Addresses are int64 and need no alignment. ``*_n`` forms touch
 the first ``n`` elements only, for the tail of a row.
 """
 
@@ -11,7 +11,20 @@ from numba.extending import intrinsic, models, register_model
 
 from .machine import LANES
 from .vector_ir import (
-    F32, FLOATS, I32, I64, INTS, call, const, fma, fold_rows, lanes_of, load, splat, store, vector,
+    F32,
+    FLOATS,
+    I32,
+    I64,
+    INTS,
+    call,
+    const,
+    fma,
+    fold_rows,
+    lanes_of,
+    load,
+    splat,
+    store,
+    vector,
 )  # fmt: skip
 
 i64, f32 = types.int64, types.float32

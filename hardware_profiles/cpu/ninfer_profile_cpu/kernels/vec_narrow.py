@@ -9,7 +9,18 @@ from numba import types
 from .machine import HAS_FP16_CONVERT, LANES
 from .vec import f32, i64, load_partial, operation, vec
 from .vector_ir import (
-    F16, F32, FLOATS, I8, I16, I32, INTS, bf16_to_floats, call, halves_to_floats, lanes_of, load,
+    F16,
+    F32,
+    FLOATS,
+    I8,
+    I16,
+    I32,
+    INTS,
+    bf16_to_floats,
+    call,
+    halves_to_floats,
+    lanes_of,
+    load,
     store,
 )  # fmt: skip
 
@@ -80,7 +91,8 @@ def vstore_fp8(b, address, value):
     magnitude = b.and_(bits, lanes_of(I32, 0x7FFFFFFF))
     sign = b.and_(b.lshr(bits, lanes_of(I32, 24)), lanes_of(I32, 0x80))
     # Normal numbers: round at 3 bits of mantissa, then change the exponent's bias by 120.
-    normal = b.sub(b.lshr(_round_bits(b, magnitude, 20), lanes_of(I32, 20)), lanes_of(I32, 120 << 3))
+    rounded = b.lshr(_round_bits(b, magnitude, 20), lanes_of(I32, 20))
+    normal = b.sub(rounded, lanes_of(I32, 120 << 3))
     # Below 2^-6 the step is 2^-9: adding 2^14 leaves units of 2^-9 in the last bits of fp32.
     shifted = b.fadd(b.bitcast(magnitude, FLOATS), lanes_of(F32, 2.0**14))
     small = b.sub(b.bitcast(shifted, INTS), lanes_of(I32, 0x46800000))
@@ -118,7 +130,8 @@ def _half_bits(b, value):
         return ir.Constant(I32, n)
 
     bits = b.bitcast(value, I32)
-    magnitude, sign = b.and_(bits, number(0x7FFFFFFF)), b.and_(b.lshr(bits, number(16)), number(0x8000))
+    magnitude = b.and_(bits, number(0x7FFFFFFF))
+    sign = b.and_(b.lshr(bits, number(16)), number(0x8000))
     odd = b.and_(b.lshr(magnitude, number(13)), number(1))
     rounded = b.add(magnitude, b.add(odd, number(0xFFF)))
     normal = b.sub(b.lshr(rounded, number(13)), number(112 << 10))

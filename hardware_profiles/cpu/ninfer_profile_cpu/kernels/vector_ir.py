@@ -1,11 +1,12 @@
 """Vector instructions as LLVM IR: the small vocabulary in which tiles and decoders are written.
 
-All functions take an ``llvmlite.ir.IRBuilder`` first.  Addresses are int64 values and offsets are
-bytes, because kernels work on raw memory of many formats.  Plain LLVM vector types keep the code
+All functions take an ``llvmlite.ir.IRBuilder`` first. Addresses are int64 values and offsets are
+bytes, because kernels work on raw memory of many formats. Plain LLVM vector types keep the code
 valid on any processor; the few processor-specific instructions are chosen by `machine`.
 """
 
 from llvmlite import ir
+from numba.core import cgutils
 
 from .machine import HAS_FMA, HAS_FP16_CONVERT, LANES
 
@@ -66,6 +67,11 @@ def fma(b, x, y, z):
     return call(b, f"llvm.fma.{_suffix(x.type)}", x.type, [x, y, z])
 
 
+def zero_variable(b):
+    """Pointer to a vector of zeros on the stack, which LLVM keeps in a register."""
+    return cgutils.alloca_once_value(b, ir.Constant(FLOATS, None))
+
+
 def call(b, name, result, args):
     """Call the LLVM intrinsic ``name``."""
     signature = ir.FunctionType(result, [a.type for a in args])
@@ -75,7 +81,9 @@ def call(b, name, result, args):
 
 
 def _suffix(typ):
-    return f"v{typ.count}{_suffix(typ.element)}" if isinstance(typ, ir.VectorType) else typ.intrinsic_name
+    if isinstance(typ, ir.VectorType):
+        return f"v{typ.count}{_suffix(typ.element)}"
+    return typ.intrinsic_name
 
 
 def halves_to_floats(b, bits):
@@ -99,7 +107,7 @@ def bf16_to_floats(b, bits):
 def fold_rows(b, rows):
     """Horizontal sums of the vectors in ``rows`` (a power of two), as one short vector.
 
-    A row is always folded in halves: lane j + lane j + L/2, and so on.  Rows are folded side by
+    A row is always folded in halves: lane j + lane j + L/2, and so on. Rows are folded side by
     side in one register where possible; that changes the work, never the order of additions.
     """
     width = rows[0].type.count  # lanes that still belong to one row

@@ -5,8 +5,8 @@ Usage: python make_oracle.py SmolLM2-135M-Instruct.Q4_1.gguf
 - ``answers``: greedy answers, 64 tokens each whatever they are, end tokens included. The margin is
   the smallest distance between the best and the second logit in it: differences far below it
   cannot change a token.
-- ``tokens``: ids of varied text. The tokenizer that transformers makes of a GGUF file leaves out the
-  cut at digits, so no digit here follows several spaces.
+- ``tokens``: ids of varied text. The tokenizer that transformers makes of a GGUF file leaves out
+  the cut at digits, so no digit here follows several spaces.
 - ``reading``: logits at each of 200 tokens of a text: the 8 largest, and those of 8 fixed ids.
 """
 

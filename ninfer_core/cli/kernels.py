@@ -1,0 +1,86 @@
+"""``ninfer kernels``: which there are, and which a model would get, without loading it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from ninfer_core.api import KernelRequest
+from ninfer_core.artifact.store import load_weights
+from ninfer_core.cli.console import Console, table
+from ninfer_core.cli.launch import prepare
+from ninfer_core.cli.plugins import find_plugins
+from ninfer_core.config import EnginePlan, resolve
+from ninfer_core.config.model import blame
+from ninfer_core.engine.build import build_model
+from ninfer_core.ops.binder import Binder, KernelChoice
+from ninfer_core.state.store import StateStore
+
+
+def run(arguments: Namespace) -> int:
+    """All kernels there are, or with a model those it gets."""
+    if arguments.model is not None:
+        with Console(arguments.log_level) as console:
+            plan = resolve(*prepare(arguments, console.progress), absent=True)
+        print_kernels(plan)
+        return 0
+    head = ("OP", "KERNEL", "PRIORITY", "DEVICES", "INVARIANT", "DISTRIBUTION", "SOURCE")
+    print(table(head, *sorted(
+        (k.spec.op, k.spec.name, k.spec.priority, "/".join(k.spec.devices),
+         "yes" if k.spec.batch_invariant else "no", k.provenance.distribution, k.spec.source)
+        for k in find_plugins(arguments).registry.kernels.values()
+    )))
+    return 0
+
+
+def print_kernels(plan: EnginePlan) -> None:
+    """Print the kernel of every op of a plan's model, and why not the others.
+
+    :raises NInferError: if an op has none.
+    """
+    rows = (row for choice in dry_build(plan) for row in _choice_rows(choice))
+    print(table(("OP", "KERNEL", "FOR"), *rows))
+
+
+def dry_build(plan: EnginePlan) -> Iterable[KernelChoice]:
+    """Build the model of a plan from tensors without memory; the kernels it would get."""
+    registry, hardware, config = plan.registry, plan.hardware, plan.config
+    max_context = config.max_context or 0
+    weights = load_weights(
+        plan.artifact, device="meta", select=[spec.name for spec in plan.parameters],
+        formats={name: each.spec for name, each in registry.formats.items()},
+        layouts={name: each.spec for name, each in registry.layouts.items()},
+    )
+    store = StateStore(
+        plan.states, plan.kv, num_pages=plan.num_pages, max_sequences=config.max_concurrency,
+        max_context=max_context, max_verify_rows=plan.max_verify_rows, device="meta",
+    )
+    binder = _ChoosingBinder(
+        plan.kernels, device=hardware.device, capability=hardware.capability,
+        overrides=config.kernels,
+    )
+    nowhere: Any = SimpleNamespace(device="meta", compute_dtype=hardware.compute_dtype)
+    with blame(plan.pack.provenance):
+        build_model(
+            plan.model_pack, plan.model_config, weights=weights, binder=binder, store=store,
+            profile=nowhere, max_tokens=plan.max_tokens, max_context=max_context,
+            max_logits=config.max_concurrency * plan.max_verify_rows,
+        )
+    return binder.choices
+
+
+class _ChoosingBinder(Binder):
+    """Chooses kernels and builds none, so that no weight is needed."""
+
+    def bind(self, request: KernelRequest, **constants: Any) -> Callable[..., Any]:
+        """Anything: a model that never runs calls no kernel."""
+        self.choose(request)
+        return print
+
+
+def _choice_rows(choice: KernelChoice) -> Iterator[tuple[str, str, str]]:
+    weights = (f"{each.format.name} {list(each.shape)}" for each in choice.request.weights)
+    yield choice.request.op, choice.spec.name, " ".join(weights) or choice.request.dtype
+    yield from (("", f"not {name}", reason) for name, reason in choice.rejected)

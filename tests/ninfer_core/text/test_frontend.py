@@ -1,0 +1,95 @@
+"""The frontend of chat models: what it makes of resources and of conversations."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ninfer_core.api import ArtifactError, RequestError
+from ninfer_core.testing.subject import tiny_resources
+from ninfer_core.text.frontend import ChatFrontend
+
+PLAIN = b"{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+USER = {"role": "user", "content": "hi"}
+
+
+def frontend(**changes):
+    """A frontend of the tiny resources, with some replaced or (None) left out."""
+    resources = tiny_resources() | {name.replace("__", "."): v for name, v in changes.items()}
+    return ChatFrontend({name: v for name, v in resources.items() if v is not None})
+
+
+def test_a_conversation_is_rendered_and_tokenised():
+    tested = frontend(chat_template__jinja=PLAIN)
+    prompt = tested.prepare([USER])
+    assert prompt.text == "user: hi\n"
+    assert b"".join(map(tested.tokenizer.token_bytes, prompt.token_ids)) == b"user: hi\n"
+
+
+@pytest.mark.parametrize("token", ["<s>", {"content": "<s>", "lstrip": False}])
+def test_special_tokens_are_there_for_the_template(token):
+    config = json.dumps({"bos_token": token}).encode()
+    tested = frontend(chat_template__jinja=PLAIN, tokenizer_config__json=config)
+    assert tested.prepare([USER]).text == "<s>user: hi\n"
+
+
+@pytest.mark.parametrize(("found", "ids"), [(7, {7}), ([7, 9], {7, 9})])
+def test_end_tokens(found, ids):
+    config = json.dumps({"eos_token_id": found}).encode()
+    assert frontend(generation_config__json=config).eos_token_ids == ids
+
+
+@pytest.mark.parametrize("found", [None, [], "7", [7, None], True])
+def test_end_tokens_that_are_none_are_refused(found):
+    config = json.dumps({"eos_token_id": found}).encode()
+    with pytest.raises(ArtifactError, match="no token ends an answer"):
+        frontend(generation_config__json=config)
+
+
+@pytest.mark.parametrize(
+    "role", ["tokenizer.json", "chat_template.jinja", "generation_config.json"]
+)
+def test_a_missing_resource_is_named(role):
+    with pytest.raises(ArtifactError, match=role):
+        frontend(**{role.replace(".", "__"): None})
+
+
+def test_parts_of_text_are_joined():
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    tested = frontend(chat_template__jinja=PLAIN)
+    assert tested.prepare([{"role": "user", "content": parts}]) == tested.prepare([USER])
+
+
+def test_absent_content_is_empty_and_other_members_stay():
+    template = b"{% for m in messages %}[{{ m.content }}{{ m.name }}]{% endfor %}"
+    message = {"role": "assistant", "content": None, "name": "x"}
+    assert frontend(chat_template__jinja=template).prepare([message]).text == "[x]"
+
+
+@pytest.mark.parametrize(
+    "content", [[{"type": "image_url"}], [{"type": "text", "text": 5}], ["hi"], 5, None]
+)
+def test_what_is_no_text_is_refused(content):
+    with pytest.raises(RequestError, match="text only"):
+        frontend().prepare([{"role": "user", "content": content}])
+
+
+def test_an_empty_conversation_is_refused():
+    with pytest.raises(RequestError, match="no messages"):
+        frontend().prepare([])
+
+
+def test_tools_need_a_template_that_has_them():
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(RequestError, match="takes no tools"):
+        frontend(chat_template__jinja=PLAIN).prepare([USER], tools=tools)
+    shown = frontend(chat_template__jinja=b"{{ tools[0].function.name }}")
+    assert shown.prepare([USER], tools=tools).text == "f"
+
+
+def test_all_of_an_answer_is_content():
+    tested = frontend()
+    parser = tested.parser(tested.prepare([USER]))
+    parts = [*parser.feed("<think>a</think>b"), *parser.finish()]
+    assert [(part.channel, part.text) for part in parts] == [("content", "<think>a</think>b")]
