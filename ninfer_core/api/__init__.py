@@ -42,6 +42,7 @@ from ninfer_core.api.protocols import (
 from ninfer_core.api.specs import (
     AffineGroup,
     Claim,
+    CommandSpec,
     ConverterSpec,
     Detection,
     EmbeddedModel,
@@ -66,14 +67,14 @@ from ninfer_core.api.specs import (
 from ninfer_core.api.version import API_VERSION, ApiVersion
 
 __all__ = [
-    "API_VERSION", "AffineGroup", "AmbiguityError", "ApiVersion", "ArtifactError", "BuildContext",
-    "CapacityError", "CheckpointSource", "Claim", "ConfigError", "Converter", "ConverterSpec",
-    "Detection", "EmbeddedModel", "FormatCodec", "FormatSpec", "Frontend", "HardwareProfile",
-    "HardwareProfileSpec", "ImportPlan", "ImportedParameter", "KVCodec", "KVCodecSpec",
-    "KernelRequest", "KernelSpec", "LayoutSpec", "LazyRef", "MachineFigures", "Model",
-    "ModelDescription", "ModelPack", "ModelPackSpec", "NInferError", "OutputParser", "OutputPart",
-    "PagedStateSpec", "ParameterSpec", "PlaneInfo", "PluginError", "PreparedPrompt", "Progress",
-    "RequestError", "SamplingParams", "SlotStateSpec", "SourceTensor", "Speculator",
-    "SpeculatorSpec", "StatePlane", "StateSpec", "StorageChoice", "StorageLayout", "Tokenizer",
-    "UnsupportedError", "WeightInfo", "hookimpl", "hookspec",
+    "API_VERSION", "AffineGroup", "AmbiguityError", "ApiVersion", "ArtifactError",
+    "BuildContext", "CapacityError", "CheckpointSource", "Claim", "CommandSpec", "ConfigError",
+    "Converter", "ConverterSpec", "Detection", "EmbeddedModel", "FormatCodec", "FormatSpec",
+    "Frontend", "HardwareProfile", "HardwareProfileSpec", "ImportPlan", "ImportedParameter",
+    "KVCodec", "KVCodecSpec", "KernelRequest", "KernelSpec", "LayoutSpec", "LazyRef",
+    "MachineFigures", "Model", "ModelDescription", "ModelPack", "ModelPackSpec", "NInferError",
+    "OutputParser", "OutputPart", "PagedStateSpec", "ParameterSpec", "PlaneInfo", "PluginError",
+    "PreparedPrompt", "Progress", "RequestError", "SamplingParams", "SlotStateSpec",
+    "SourceTensor", "Speculator", "SpeculatorSpec", "StatePlane", "StateSpec", "StorageChoice",
+    "StorageLayout", "Tokenizer", "UnsupportedError", "WeightInfo", "hookimpl", "hookspec",
 ]

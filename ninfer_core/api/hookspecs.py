@@ -24,6 +24,7 @@ from collections.abc import Iterable
 
 from ninfer_core.api.markers import hookspec
 from ninfer_core.api.specs import (
+    CommandSpec,
     ConverterSpec,
     FormatSpec,
     HardwareProfileSpec,
@@ -91,3 +92,8 @@ def ninfer_speculators() -> Iterable[SpeculatorSpec]:  # type: ignore[empty-body
 @hookspec
 def ninfer_converters() -> Iterable[ConverterSpec]:  # type: ignore[empty-body]
     """Ways to turn a source checkpoint into a `.ninfer` set."""
+
+
+@hookspec
+def ninfer_commands() -> Iterable[CommandSpec]:  # type: ignore[empty-body]
+    """Subcommands of ``ninfer``. The commands of the core are registered through this hook too."""

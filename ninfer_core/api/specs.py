@@ -231,7 +231,7 @@ class KernelSpec:
     :ivar capability: inclusive range of compute capabilities; None for CPU kernels.
     :ivar graph_safe: whether it may run inside a captured graph.
     :ivar batch_invariant: a row gets the same bits whatever else is in the call.
-    :ivar tolerance: name of a tolerance of :mod:`ninfer_core.testing.tolerances` it is held to.
+    :ivar tolerance: name of the conformance kit's tolerance that it is held to.
     :ivar source: where the method comes from (paper section, repository) or ``own``.
     """
 
@@ -269,6 +269,22 @@ class ConverterSpec:
 
     name: str = field(validator=_NAME)
     convert: LazyRef = field(converter=to_lazy)
+
+
+@frozen
+class CommandSpec:
+    """A subcommand of ``ninfer``.
+
+    :ivar summary: one line for ``ninfer --help``.
+    :ivar run: ``(argparse.Namespace) -> int``, the exit code; errors are raised as `NInferError`.
+    :ivar options: ``(argparse.ArgumentParser) -> None`` declares its options; must not import
+        torch. Options that choose plugins and the log level are there already.
+    """
+
+    name: str = field(validator=_NAME)
+    summary: str
+    run: LazyRef = field(converter=to_lazy)
+    options: LazyRef | None = field(default=None, converter=to_optional_lazy)
 
 
 @frozen
@@ -374,7 +390,7 @@ class SamplingParams:
 
     :ivar temperature: 0..2; 0 is greedy (argmax; penalties still apply).
     :ivar top_k: keep the k most likely; 0 = all.
-    :ivar top_p: nucleus mass, 0 < p <= 1.
+    :ivar top_p: nucleus mass, 0..1; 0 keeps only the most likely.
     :ivar min_p: drop tokens below ``min_p`` times the most likely one's probability.
     :ivar presence_penalty: subtracted once from every token generated so far, -2..2.
     :ivar frequency_penalty: subtracted per occurrence among generated tokens, -2..2.
@@ -386,7 +402,7 @@ class SamplingParams:
 
     temperature: float = _within(0.0, 0, 2)
     top_k: int = _within(0, 0, 2**31 - 1)
-    top_p: float = _within(1.0, 0, 1, above=True)
+    top_p: float = _within(1.0, 0, 1)
     min_p: float = _within(0.0, 0, 1)
     presence_penalty: float = _within(0.0, -2, 2)
     frequency_penalty: float = _within(0.0, -2, 2)

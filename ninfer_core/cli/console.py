@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Self, TextIO
 
+UNLIMITED = 10_000
+"""Columns of what is no terminal."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 LOG_LEVELS = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING,
     "error": logging.ERROR, "off": logging.CRITICAL + 1,
 }
-BAR_WIDTH = 30
-ERASE_LINE = "\r\x1b[2K"
 
 
 def set_up_streams(log_level: str) -> None:
@@ -34,17 +35,17 @@ class Console:
     def __init__(self, log_level: str) -> None:
         self._verbose = LOG_LEVELS[log_level] <= logging.INFO
         self._unfinished: set[TextIO] = set()
-        self._line = ""
+        self._bar: ProgressLine | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._draw("")
+        self._clear()
 
     def stream(self, channel: str, text: str) -> None:
         """A piece of an answer: content goes to stdout, any other channel to stderr."""
-        self._draw("")
+        self._clear()
         if channel == "content":
             self._end_line(sys.stderr)
             self._write(sys.stdout, text)
@@ -58,23 +59,21 @@ class Console:
 
     def note(self, text: str) -> None:
         """A line for the reader, at log level info and debug."""
-        self._draw("")
+        self._clear()
         if self._verbose:
             print(text, file=sys.stderr, flush=True)
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """A :data:`~ninfer_core.api.Progress` callback."""
         if self._verbose and sys.stderr.isatty():
-            bar = "#" * (BAR_WIDTH * done // total) if total else ""
-            share = f" [{bar:{BAR_WIDTH}}] {100 * done // total} %" if total else ""
-            self._draw(f"{phase}{share}")
+            self._bar = self._bar or ProgressLine()
+            self._bar.show(phase, done, total)
 
-    def _draw(self, line: str) -> None:
-        """Put ``line`` in the place of the progress line."""
-        if line != self._line:
-            sys.stderr.write(ERASE_LINE + line)
-            sys.stderr.flush()
-            self._line = line
+    def _clear(self) -> None:
+        """Take the progress line away."""
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
 
     def _write(self, file: TextIO, text: str) -> None:
         file.write(text)
@@ -86,9 +85,41 @@ class Console:
             self._write(file, "\n")
 
 
+class ProgressLine:
+    """One line on a terminal that leaves no trace."""
+
+    def __init__(self) -> None:
+        # rich takes longer to import than the help of a command may take
+        from rich.console import Console as Terminal
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
+        self._progress = Progress(*columns, console=Terminal(file=sys.stderr), transient=True)
+        self._task = self._progress.add_task("")
+        self._progress.start()
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        """Put a phase in the line; without a total the bar only moves."""
+        self._progress.update(self._task, description=phase, completed=done, total=total or None)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
 def table(*rows: Sequence[object]) -> str:
-    """Rows in aligned columns, each cell on one line; the last column is free."""
-    cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    aligned = (map(str.ljust, row, widths) for row in cells)
-    return "\n".join("  ".join(row).rstrip() for row in aligned)
+    """Rows in aligned columns. On a terminal the last column wraps, elsewhere nothing does."""
+    from rich.console import Console as Terminal
+    from rich.table import Table
+    from rich.text import Text
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in rows[0][:-1]:
+        grid.add_column(no_wrap=True)
+    grid.add_column()
+    for row in rows:
+        grid.add_row(*(Text(" ".join(str(cell).split())) for cell in row))
+    terminal = Terminal(file=io.StringIO(), width=width, color_system=None)
+    with terminal.capture() as capture:
+        terminal.print(grid)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -8,19 +8,27 @@ import traceback
 from argparse import Namespace
 from collections.abc import Sequence
 
-from ninfer_core.api import NInferError
-from ninfer_core.cli.commands import COMMANDS, GENERATE, Command
+from ninfer_core.api import CommandSpec, NInferError
+from ninfer_core.cli import options
 from ninfer_core.cli.console import INTERRUPTED, set_up_streams
+from ninfer_core.cli.plugins import find_plugins
+
+GENERATE = CommandSpec(
+    "generate", "Answer one prompt: the answer on stdout, everything else on stderr.",
+    "ninfer_core.cli.generate:run", "ninfer_core.cli.options:generate",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``ninfer`` and return its exit code: 0, 1 for an error, 130 after Ctrl-C."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
     log_level = "info"
     try:
-        command, parsed = _parse(sys.argv[1:] if argv is None else list(argv))
-        log_level = parsed.log_level
+        general = _general_options(arguments)
+        log_level = general.log_level
         set_up_streams(log_level)
-        code = command.load()(parsed)
+        command, parsed = _parse(arguments, general)
+        code: int = command.run.load()(parsed)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -32,15 +40,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(error, log_level)
 
 
-def _parse(arguments: list[str]) -> tuple[Command, Namespace]:
-    if arguments and arguments[0] in COMMANDS:
-        command = COMMANDS[arguments[0]]
-        return command, command.parser(f"ninfer {arguments[0]}").parse_args(arguments[1:])
-    return GENERATE, GENERATE.parser("ninfer", _other_commands()).parse_args(arguments)
+def _general_options(arguments: list[str]) -> Namespace:
+    """What says which plugins there are, and so which commands."""
+    parser = options.Parser("ninfer", "", add_help=False)
+    options.plugins(parser)
+    parser.add_argument("--profile", default=None)
+    return parser.parse_known_args(arguments)[0]
 
 
-def _other_commands() -> str:
-    lines = [f"  ninfer {name:12} {command.summary}" for name, command in COMMANDS.items()]
+def _parse(arguments: list[str], general: Namespace) -> tuple[CommandSpec, Namespace]:
+    """The subcommand, if the first word is one, and its options."""
+    if arguments and not arguments[0].startswith("-"):
+        name, *rest = arguments
+        registered = find_plugins(general, general.profile).registry.commands.get(name)
+        if registered:
+            return registered.spec, parser_of(registered.spec, f"ninfer {name}").parse_args(rest)
+    wants_help = not {"-h", "--help"}.isdisjoint(arguments)
+    epilog = _other_commands(general) if wants_help else ""
+    return GENERATE, parser_of(GENERATE, "ninfer", epilog).parse_args(arguments)
+
+
+def parser_of(command: CommandSpec, prog: str, epilog: str = "") -> options.Parser:
+    """A command's parser, with the options that all commands take."""
+    parser = options.Parser(prog, command.summary, epilog)
+    if command.options:
+        command.options.load()(parser)
+    options.plugins(parser)
+    return parser
+
+
+def _other_commands(general: Namespace) -> str:
+    commands = find_plugins(general, general.profile).registry.commands.values()
+    lines = sorted(f"  ninfer {each.spec.name:12} {each.spec.summary}" for each in commands)
     return "\n".join(["other commands (each has --help):", *lines])
 
 

@@ -16,8 +16,11 @@ from ninfer_core.cli.console import LOG_LEVELS
 class Parser(ArgumentParser):
     """An argument parser whose errors are `ConfigError`."""
 
-    def __init__(self, prog: str, description: str, epilog: str = "") -> None:
+    def __init__(
+        self, prog: str, description: str, epilog: str = "", *, add_help: bool = True
+    ) -> None:
         super().__init__(prog, description=description, epilog=epilog, allow_abbrev=False,
+                         add_help=add_help,
                          argument_default=SUPPRESS, formatter_class=RawDescriptionHelpFormatter)
 
     def error(self, message: str) -> NoReturn:
@@ -111,7 +114,7 @@ def sampling(parser: Parser) -> None:
     for name, kind, low, high, text in (
         ("temperature", float, 0, 2, "0..2; 0 is greedy"),
         ("top-k", int, 0, math.inf, "keep the N likeliest; 0 keeps all"),
-        ("top-p", float, 1e-6, 1, "nucleus mass, above 0, to 1"),
+        ("top-p", float, 0, 1, "nucleus mass; 0 keeps the likeliest alone"),
         ("min-p", float, 0, 1, "least share of the likeliest's probability"),
         ("presence-penalty", float, -2, 2, "-2..2, per token seen"),
         ("frequency-penalty", float, -2, 2, "-2..2, per occurrence"),
@@ -121,14 +124,13 @@ def sampling(parser: Parser) -> None:
         add(f"--{name}", type=ranged(kind, low, high), metavar="N", help=text)
 
 
-def skeleton(parser: Parser) -> None:
-    """What `ninfer new` writes."""
-    parser.add_argument("kind", choices=("model-pack", "hardware-profile", "plugin"))
-    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
-    parser.add_argument("--dir", type=Path, default=Path(), help="where to make the folder NAME")
+def generate(parser: Parser) -> None:
+    """All options of ``ninfer`` without a subcommand."""
+    for declare in (model, request, sampling, launch):
+        declare(parser)
 
 
-def subject(parser: Parser) -> None:
-    """What `ninfer conformance` checks."""
-    parser.add_argument("name", metavar="NAME", help="of a model pack, profile or plugin")
-    parser.add_argument("--level", type=ranged(int, 0, 7), default=4, help="highest level to run")
+def model_and_launch(parser: Parser) -> None:
+    """A model and how it is set up, for commands that generate nothing."""
+    model(parser)
+    launch(parser)

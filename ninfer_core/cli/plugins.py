@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import cache
 
 from ninfer_core.cli.console import table
 from ninfer_core.plugin_host import PluginRecord, PluginReport, PluginSelection, load_plugins
 
 
+@cache
+def _load(selection: PluginSelection) -> PluginReport:
+    """A selection is loaded, and its broken plugins are warned of, once."""
+    return load_plugins(selection)
+
+
 def find_plugins(arguments: Namespace, profile: str | None = None) -> PluginReport:
     """Load the plugins that the options, the launch's profile and the environment select."""
-    return load_plugins(PluginSelection.from_environment(
+    return _load(PluginSelection.from_environment(
         modules=tuple(arguments.plugin), blocked=tuple(arguments.no_plugin), profile=profile,
     ))
 

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import asdict, evolve, frozen
 
 from ninfer_core import api
+from ninfer_core.config.coverage import require_weights
 from ninfer_core.config.launch import LaunchConfig
 from ninfer_core.config.ledger import Ledger, draw_up
 from ninfer_core.config.model import ModelPlan, blame, resolve_model
@@ -62,6 +63,7 @@ def resolve(config: LaunchConfig, report: PluginReport, *, absent: bool = False)
     :raises CapacityError: if the ledger exceeds the budget of this machine.
     """
     model = resolve_model(config, report)
+    require_weights(model.artifact, model.parameters)
     profile = choose_profile(report, config.profile)
     with blame(profile.provenance):
         hardware: api.HardwareProfile = profile.spec.profile.load()()

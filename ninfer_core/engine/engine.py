@@ -43,7 +43,8 @@ class Engine:
     ) -> None:
         self._frontend, self._limits, self._store, self._clock = frontend, limits, store, clock
         self._speculation = Speculation(speculator, frontend.tokenizer.vocab_size)
-        self._runner = Runner(model, limits, self._speculation.width, device)
+        vocab_size = frontend.tokenizer.vocab_size
+        self._runner = Runner(model, limits, self._speculation.width, vocab_size, device)
         self._sequences: dict[int, Sequence] = {}  # running or queued, in order of submission
         self._lock, self._ids = threading.Lock(), count(1)
         self._cycle = self._peak_sequences = self._peak_pages = 0

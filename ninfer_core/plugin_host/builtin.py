@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ninfer_core import api
-from ninfer_core.api import AffineGroup, FormatSpec, KernelSpec, KVCodecSpec, LayoutSpec
+from ninfer_core.api import (
+    AffineGroup,
+    CommandSpec,
+    FormatSpec,
+    KernelSpec,
+    KVCodecSpec,
+    LayoutSpec,
+)
 
 NINFER_API = (api.API_VERSION.major, api.API_VERSION.minor)
 _FORMATS, _LAYOUTS = "ninfer_core.artifact.formats", "ninfer_core.artifact.layouts"
@@ -60,4 +67,15 @@ def ninfer_kernels() -> list[KernelSpec]:
             devices=("cpu", "cuda"), batch_invariant=True, tolerance="exact",
         )
         for op in _OPS
+    ]
+
+
+@api.hookimpl
+def ninfer_commands() -> list[CommandSpec]:
+    commands, options = "ninfer_core.cli", "ninfer_core.cli.options"
+    return [
+        CommandSpec("plugins", "List every plugin with its state and reason.",
+                    f"{commands}.plugins:run"),
+        CommandSpec("fetch", "Install the weights of an embedded model.",
+                    f"{commands}.fetch:run", f"{options}:model"),
     ]

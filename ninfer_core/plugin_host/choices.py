@@ -18,10 +18,7 @@ Ask = Callable[[Any], Detection]
 
 @frozen
 class Choice(Generic[S]):
-    """A chosen spec.
-
-    :ivar rejected: the others as ``(name, reason)``.
-    """
+    """A chosen spec; ``rejected`` has the others as ``(name, reason)``."""
 
     spec: S
     provenance: Provenance
@@ -32,13 +29,12 @@ class Choice(Generic[S]):
 def choose_pack(
     report: PluginReport, description: api.ModelDescription, name: str | None = None
 ) -> Choice[api.ModelPackSpec]:
-    """The pack ``name``, or the one that claims the model with the highest score.
+    """The pack ``name``, or the one whose claim on the model has the highest score.
 
-    A pack whose claim raises is quarantined.
+    A claim that raises quarantines its plugin, or is raised if that was asked for by name.
 
     :raises AmbiguityError: if two highest claims are equal.
     :raises UnsupportedError: if no pack claims the model, or none has the name.
-    :raises PluginError: if the pack was asked for by name and is broken.
     """
 
     def ask(spec: api.ModelPackSpec) -> Detection:
@@ -53,8 +49,8 @@ def choose_pack(
 def choose_profile(
     report: PluginReport, name: str | None = None
 ) -> Choice[api.HardwareProfileSpec]:
-    """The profile ``name``, whether it fits this machine or not, or the one that detects itself
-    with the highest score; errors as for :func:`choose_pack`."""
+    """The profile ``name``, whether it fits this machine or not, or the one whose detection has
+    the highest score; errors as for :func:`choose_pack`."""
 
     def ask(spec: api.HardwareProfileSpec) -> Detection:
         found = spec.detect.load()()
@@ -66,19 +62,13 @@ def choose_profile(
 def kernels_of(registry: Registry, profile: Provenance) -> Mapping[str, Registered[api.KernelSpec]]:
     """The kernels of a run: all but those of distributions of other profiles."""
     others = {each.provenance.distribution for each in registry.profiles.values()}
-    others -= {profile.distribution}
-    return {
-        name: kernel for name, kernel in registry.kernels.items()
-        if kernel.provenance.distribution not in others
-    }
+    others.discard(profile.distribution)
+    kernels = registry.kernels.items()
+    return {name: each for name, each in kernels if each.provenance.distribution not in others}
 
 
 def find_embedded(registry: Registry, name: str | None = None) -> api.EmbeddedModel:
-    """The embedded model ``name``; without a name, the default one.
-
-    :raises UnsupportedError: if there is none.
-    :raises AmbiguityError: if there are several.
-    """
+    """The embedded model ``name``, or the default one; an error if there is none or several."""
     every = [(model, pack) for pack in registry.packs.values() for model in pack.spec.embedded]
     found = [each for each in every if (each[0].default if name is None else each[0].name == name)]
     what = "default embedded model" if name is None else f"embedded model {name!r}"
@@ -95,8 +85,7 @@ def find_embedded(registry: Registry, name: str | None = None) -> api.EmbeddedMo
 def require(report: PluginReport, kind: str, name: str, flag: str) -> Registered[Any]:
     """The spec ``name`` in the registry's field ``kind``.
 
-    :raises NInferError: the error of the plugin that has it, if it was quarantined.
-    :raises PluginError: if that plugin was not loaded for another reason.
+    :raises PluginError: if the plugin that has it is not active, with the cause.
     :raises UnsupportedError: if nothing installed has it.
     """
     known: Mapping[str, Registered[Any]] = getattr(report.registry, kind)
@@ -130,10 +119,8 @@ def _choose(report: PluginReport, kind: str, name: str | None, ask: Ask) -> Choi
         where = "; ".join(f"{each} of {known[each].provenance}" for each in best)
         fix = f"choose one: {' or '.join(f'{flag} {each}' for each in best)}"
         raise AmbiguityError(f"several {kind} answer equally well", where=where, fix=fix)
-    reasons = {
-        each: f"score {answer.score}: {answer.reason}" if each in scores else answer.reason
-        for each, answer in answers.items()
-    }
+    reasons = {each: answer.reason for each, answer in answers.items()}
+    reasons |= {each: f"score {score}: {reasons[each]}" for each, score in scores.items()}
     reason, won = reasons.pop(best[0]), known[best[0]]
     return Choice(won.spec, won.provenance, reason, tuple(reasons.items()))
 

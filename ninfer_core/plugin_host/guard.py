@@ -39,9 +39,8 @@ def guarded(record: PluginRecord, action: str, call: Callable[[], T]) -> T:
 def no_heavy_imports() -> Iterator[None]:
     """Refuse imports of torch and triton by this thread, even if the process already has them.
 
-    The import statement itself is watched, since a loaded module is not searched for again. The
-    error is raised at the end whatever became of the refusal: who shrugs it off would get torch
-    in other runs.
+    The statement itself is watched, since a loaded module is not searched for again. The error is
+    raised at the end, too: who shrugs the refusal off would get torch in other runs.
     """
     refused: list[str] = []
     thread = threading.get_ident()

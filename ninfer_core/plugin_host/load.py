@@ -30,6 +30,7 @@ HOOKS: Mapping[str, tuple[str, type]] = {
     "kv_codecs": ("ninfer_kv_codecs", api.KVCodecSpec),
     "speculators": ("ninfer_speculators", api.SpeculatorSpec),
     "converters": ("ninfer_converters", api.ConverterSpec),
+    "commands": ("ninfer_commands", api.CommandSpec),
 }
 """Field of the registry -> hook, spec type."""
 

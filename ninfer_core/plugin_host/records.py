@@ -77,6 +77,7 @@ class Registry:
     kv_codecs: Mapping[str, Registered[api.KVCodecSpec]]
     speculators: Mapping[str, Registered[api.SpeculatorSpec]]
     converters: Mapping[str, Registered[api.ConverterSpec]]
+    commands: Mapping[str, Registered[api.CommandSpec]]
 
 
 @define(eq=False)

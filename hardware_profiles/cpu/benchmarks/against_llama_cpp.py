@@ -20,7 +20,7 @@ import time
 
 TEXT = (
     "The river runs through seven towns before it meets the sea, and each of them tells the story "
-    "of the flood in its own way, with other names, other heroes and another number of the drowned. "
+    "of the flood in its own way, with other names, other heroes and another count of the drowned. "
 )
 PROMPT_TOKENS, NEW_TOKENS, REPEATS = 512, 64, 3
 

@@ -6,8 +6,9 @@ from functools import cache
 
 from attrs import evolve
 
+from ninfer_conformance.subject import Subject
+from ninfer_conformance.suite import PackConformance
 from ninfer_convert.source import open_source
-from ninfer_core.testing import PackConformance, Subject
 from ninfer_pack_smollm2.embedded import locate
 
 

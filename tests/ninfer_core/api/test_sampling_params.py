@@ -11,7 +11,7 @@ from ninfer_core.api import RequestError, SamplingParams
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("temperature", -0.1), ("temperature", 2.5), ("top_k", -1), ("top_p", 0.0), ("top_p", 1.1),
+        ("temperature", -0.1), ("temperature", 2.5), ("top_k", -1), ("top_p", -0.1), ("top_p", 1.1),
         ("min_p", -0.1), ("min_p", 1.5), ("presence_penalty", 2.1), ("frequency_penalty", -2.1),
         ("repetition_penalty", 0.0), ("seed", -1), ("seed", 2**64),
     ],

@@ -9,7 +9,8 @@ import pytest
 
 from ninfer_core.api import ArtifactError, UnsupportedError
 from ninfer_core.cli import fetch
-from ninfer_core.cli.commands import COMMANDS
+from ninfer_core.cli.main import parser_of
+from ninfer_core.plugin_host.builtin import ninfer_commands
 
 CONTENT = b"weights"
 
@@ -30,7 +31,8 @@ def ran(fakes, monkeypatch):
 
 
 def run(*arguments):
-    return fetch.run(COMMANDS["fetch"].parser("ninfer fetch").parse_args(arguments))
+    command = next(each for each in ninfer_commands() if each.name == "fetch")
+    return fetch.run(parser_of(command, "ninfer fetch").parse_args(arguments))
 
 
 def test_what_is_there_is_only_checked(ran, fakes, capsys):

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from ninfer_core.api import ConfigError
-from ninfer_core.cli import commands, main
+from ninfer_core.api import ConfigError, LazyRef
+from ninfer_core.cli import main
 
 NO_HEAVY_IMPORTS = """
 import sys
@@ -17,15 +17,31 @@ try:
     main(sys.argv[1:])
 except SystemExit as end:
     assert end.code == 0
-heavy = {"torch", "triton", "rich", "numpy", "jinja2"} & sys.modules.keys()
+heavy = {"torch", "triton", "numpy", "jinja2"} & sys.modules.keys()
 assert not heavy, heavy
+"""
+
+GREETING = """
+from ninfer_core.api import CommandSpec, hookimpl
+NINFER_API = (1, 0)
+
+@hookimpl
+def ninfer_commands():
+    return [CommandSpec("greet", "Greet.", "greeting:run", "greeting:options")]
+
+def options(parser):
+    parser.add_argument("who")
+
+def run(arguments):
+    print("hello", arguments.who)
+    return 5
 """
 
 
 @pytest.fixture
 def command(monkeypatch):
     """Puts a function in the place of every command's code."""
-    return lambda run: monkeypatch.setattr(commands.Command, "load", lambda self: run)
+    return lambda run: monkeypatch.setattr(LazyRef, "load", lambda self: run)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["plugins", "--help"], ["plugins"]])
@@ -39,7 +55,14 @@ def test_help_goes_to_stdout(capsys):
         main.main(["--help"])
     out, err = capsys.readouterr()
     assert end.value.code == 0 and not err
-    assert all(f"ninfer {name}" in out for name in commands.COMMANDS)
+    assert all(f"ninfer {name}" in out for name in ("plugins", "fetch"))
+
+
+def test_a_plugin_adds_a_command(tmp_path, monkeypatch, capsys):
+    (tmp_path / "greeting.py").write_text(GREETING)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main.main(["greet", "you", "-p", "greeting"]) == 5
+    assert capsys.readouterr().out == "hello you\n"
 
 
 def test_a_usage_error_is_exit_1_on_stderr(capsys):

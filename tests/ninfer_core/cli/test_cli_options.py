@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ninfer_core.api import ConfigError
-from ninfer_core.cli.commands import COMMANDS, GENERATE
+from ninfer_core.cli.main import GENERATE, parser_of
 
 
 def parse(*arguments: str):
-    return GENERATE.parser("ninfer").parse_args(["--prompt", "hi", *arguments])
+    return parser_of(GENERATE, "ninfer").parse_args(["--prompt", "hi", *arguments])
 
 
 def test_what_is_not_given_is_absent():
@@ -21,7 +21,7 @@ def test_what_is_not_given_is_absent():
 def test_the_model_may_stand_anywhere():
     assert parse("m.ninfer").model == "m.ninfer"
     assert parse("--greedy", "m.ninfer", "--seed", "1").model == "m.ninfer"
-    assert GENERATE.parser("ninfer").parse_args(["m", "--prompt", "hi"]).model == "m"
+    assert parser_of(GENERATE, "ninfer").parse_args(["m", "--prompt", "hi"]).model == "m"
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,9 @@ def test_ranges(option, good, bad):
 )
 def test_usage_errors_point_to_the_help(arguments):
     with pytest.raises(ConfigError, match="ninfer --help"):
-        GENERATE.parser("ninfer").parse_args(arguments)
+        parser_of(GENERATE, "ninfer").parse_args(arguments)
 
 
 def test_repeatable_options_collect():
     given = parse("--stop", "a", "--stop", "b", "--stop-token-id", "3", "-p", "x", "-p", "y")
     assert (given.stop, given.stop_token_id, given.plugin) == (["a", "b"], [3], ["x", "y"])
-
-
-def test_every_command_points_to_code_that_exists():
-    for command in [GENERATE, *COMMANDS.values()]:
-        assert callable(command.load())

@@ -203,6 +203,15 @@ def test_a_missing_parameter_is_named(report, path, monkeypatch):
         resolve(LaunchConfig(model=path), report)
 
 
+@pytest.mark.parametrize("shape", [(2 * HIDDEN, HIDDEN + 1), (2 * HIDDEN + 1, HIDDEN), (HIDDEN,)])
+def test_a_parameter_of_another_shape_is_named_with_both(report, path, monkeypatch, shape):
+    monkeypatch.setattr(
+        Pack, "parameters", lambda self, config: (api.ParameterSpec("text/up", shape),))
+    with pytest.raises(api.ArtifactError, match=r"text/up: \[64, 32\] stored, \[") as error:
+        resolve(LaunchConfig(model=path), report)
+    assert f"{list(shape)} wanted" in str(error.value)
+
+
 @pytest.mark.parametrize("method", ["configure", "states", "parameters", "operations"])
 def test_a_pack_that_fails_is_named_with_its_distribution(report, path, monkeypatch, method):
     monkeypatch.setattr(Pack, method, lambda self, given: 1 / 0)

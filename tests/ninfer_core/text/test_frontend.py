@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from ninfer_conformance.subject import tiny_resources
 from ninfer_core.api import ArtifactError, RequestError
-from ninfer_core.testing.subject import tiny_resources
 from ninfer_core.text.frontend import ChatFrontend
 
 PLAIN = b"{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}\n{% endfor %}"

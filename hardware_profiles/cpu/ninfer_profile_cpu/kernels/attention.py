@@ -14,11 +14,11 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from .attention_tiles import BLOCK, LINE, add_values, score_keys
-from .compile import compile_native
-from .kv_codecs import CODES_TOKEN, READ, code_address
+from .compile import compile_native, inline
+from .kv_codecs import CODES_TOKEN, READ, code_address, prefetch_head
 from .machine import LANES, TILE_TOKENS
 from .memory import arg, bits_of_float, call, float_of_bits, load_int32, load_int64
 from .softmax_state import (
@@ -91,15 +91,15 @@ def _room(group):
     return max(MAX_ROWS, group) + TILE_TOKENS
 
 
-_native_room = njit(_room)
+_native_room = inline(_room)
 
 
-@njit
+@inline
 def _tokens_per_item(group):
     return max(1, MAX_ROWS // group)
 
 
-@njit
+@inline
 def items_of_row(args, row):
     """Tiles of tokens, and spans that are items of their own, of one sequence."""
     static = arg(args, STATIC)
@@ -110,19 +110,19 @@ def items_of_row(args, row):
     return -(-num_tokens // tile), spans
 
 
-@njit
+@inline
 def first_token(args, row):
     """Index of the first token of a sequence."""
     return load_int32(arg(args, ROW_START) + 4 * row)
 
 
-@njit
+@inline
 def length_at(args, end_token):
     """Keys that the token before ``end_token`` sees: those of its position and before."""
     return load_int64(arg(args, POSITIONS) + 8 * (end_token - 1)) + 1
 
 
-@njit
+@inline
 def partial_state(args, token, head, span):
     """Where the state of one span of one query row waits to be merged."""
     static = arg(args, STATIC)
@@ -131,14 +131,14 @@ def partial_state(args, token, head, span):
     return arg(args, PARTIALS) + index * size
 
 
-@njit
+@inline
 def result_of(args, token, head):
     """Where the output of one query row goes."""
     size = 4 * arg(arg(args, STATIC), HEAD_DIM)
     return arg(args, OUT) + token * arg(args, OUT_STRIDE) + head * size
 
 
-@njit
+@inline
 def _run_item(args, row, head, tile, span, scratch):
     static = arg(args, STATIC)
     head_dim, group = arg(static, HEAD_DIM), arg(static, NUM_HEADS) // arg(static, NUM_KV_HEADS)
@@ -168,7 +168,7 @@ def _run_item(args, row, head, tile, span, scratch):
         write_result(totals + r * size, head_dim, to)
 
 
-@njit
+@inline
 def _copy_queries(args, begin, end, head, group, q):
     """Query rows of an item, one after the other and already scaled."""
     static = arg(args, STATIC)
@@ -180,7 +180,7 @@ def _copy_queries(args, begin, end, head, group, q):
             vstore(target + i, vmul(vload(source + i), scale))
 
 
-@njit
+@inline
 def _visit_span(args, row, head, begin, end, span, states, memory):
     """States of the query rows of tokens ``begin:end`` after the keys of one span."""
     static = arg(args, STATIC)
@@ -189,12 +189,14 @@ def _visit_span(args, row, head, begin, end, span, states, memory):
         clear_state(states + r * state_bytes(head_dim), head_dim)
     pages = arg(args, PAGE_TABLE) + row * arg(args, TABLE_STRIDE)
     for start in range(span * SPAN, min(length_at(args, end), (span + 1) * SPAN), BLOCK):
-        page = load_int32(pages + 4 * (start // BLOCK))
-        _visit_block(args, page, start, head, begin, end, states, memory)
+        block, last = start // BLOCK, (length_at(args, end) - 1) // BLOCK
+        page = load_int32(pages + 4 * block)
+        next_page = load_int32(pages + 4 * min(block + 1, last))
+        _visit_block(args, page, next_page, start, head, begin, end, states, memory)
 
 
-@njit
-def _visit_block(args, page, start, head, begin, end, states, memory):
+@inline
+def _visit_block(args, page, next_page, start, head, begin, end, states, memory):
     static = arg(args, STATIC)
     head_dim, group = arg(static, HEAD_DIM), arg(static, NUM_HEADS) // arg(static, NUM_KV_HEADS)
     room, size, num_rows = _native_room(group), state_bytes(head_dim), (end - begin) * group
@@ -204,6 +206,8 @@ def _visit_block(args, page, start, head, begin, end, states, memory):
     old_scales = scores + room * LINE
     new_scales = old_scales + 4 * room
     area = new_scales + 4 * room
+    # Values are asked for while keys are scored, and the next keys while values are added.
+    prefetch_head(arg(static, VALUES), page, head, num_keys)
     k, k_stride = _rows_of_page(arg(static, KEYS), page, head, num_keys, head_dim, area)
     call(arg(static, SCORE_KEYS), (q, num_rows, head_dim, k, k_stride, num_keys, scores))
     width = -(-num_keys // LANES) * LANES
@@ -211,6 +215,7 @@ def _visit_block(args, page, start, head, begin, end, states, memory):
         visible = min(num_keys, length_at(args, begin + r // group + 1) - start)
         old, new = old_scales + 4 * r, new_scales + 4 * r
         weigh_scores(scores + r * LINE, width, visible, states + r * size, old, new)
+    prefetch_head(arg(static, KEYS), next_page, head, BLOCK)
     v, v_stride = _rows_of_page(arg(static, VALUES), page, head, num_keys, head_dim, area)
     sums = states + SUMS
     call(
@@ -219,7 +224,7 @@ def _visit_block(args, page, start, head, begin, end, states, memory):
     )
 
 
-@njit
+@inline
 def _rows_of_page(plane, page, head, num_keys, head_dim, area):
     """Address and stride of fp32 rows: in the page itself, or decoded to ``area``."""
     if not arg(plane, READ):

@@ -1,6 +1,6 @@
 """A call of attention: spread the spans of few rows over the cores, and merge them."""
 
-from numba import njit, types
+from numba import types
 
 from .attention import (
     HEAD_DIM,
@@ -16,7 +16,7 @@ from .attention import (
     partial_state,
     result_of,
 )  # fmt: skip
-from .compile import entry
+from .compile import entry, inline
 from .launch import NUM_THREADS, SCRATCH, run
 from .memory import arg, pack, store_int64
 from .softmax_state import copy_state, merge_state, state_bytes, write_result
@@ -27,7 +27,7 @@ ITEMS_PER_THREAD = 4
 """With so many items, threads finish together without spreading spans."""
 
 
-@njit
+@inline
 def _longest(args, num_rows):
     longest = 0
     for row in range(num_rows):
@@ -36,7 +36,7 @@ def _longest(args, num_rows):
     return longest
 
 
-@njit
+@inline
 def _count_items(args, num_rows):
     total = 0
     for row in range(num_rows):
@@ -45,7 +45,7 @@ def _count_items(args, num_rows):
     return total * arg(arg(args, STATIC), NUM_KV_HEADS)
 
 
-@njit
+@inline
 def _merge_spans(args, num_tokens, state):
     static, row = arg(args, STATIC), 0
     head_dim = arg(static, HEAD_DIM)

@@ -19,6 +19,12 @@ from numba.core.ccallback import CFunc
 
 i64 = types.int64
 
+inline = njit(
+    no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", no_rewrites=True
+)
+"""Decorator of what native functions are made of: compiled into each of them, callable from
+nowhere else."""
+
 _alive: list[Any] = []  # native code lives as long as its CFunc
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compile import compile_native
+from .compile import compile_native, inline
 from .decoders import Planes, decoder
 from .dot_tile import dot_tile
 from .machine import LANES, TILE_ROWS
@@ -32,7 +32,7 @@ i64 = types.int64
 FUSED_TILE = 4
 """Tokens of one tile that decodes: more of them would leave no registers for decoding."""
 
-PREFETCH_ROWS = 16
+PREFETCH_ROWS = 8
 """How far ahead of a tile its weights are asked for."""
 
 
@@ -47,7 +47,7 @@ def decode_row(fmt: str) -> int:
     grouped, element = form.is_grouped, form.step_bytes.codes // LANES
     convert_scales = _convert_scales(form.is_grouped, form.has_minimum)
 
-    @njit
+    @inline
     def decode_groups(weight, row, scales, out):
         groups = arg(weight, ROW_GROUPS)
         convert_scales(weight, row, 1, scales)
@@ -55,7 +55,7 @@ def decode_row(fmt: str) -> int:
         high = arg(weight, HIGH) + row * groups * high_bytes
         _decode(fmt, codes, high, scales, scales + 4 * groups, arg(weight, NUM_GROUPS), out)
 
-    @njit
+    @inline
     def decode_dense(weight, row, out):
         width, done = arg(weight, WIDTH), arg(weight, NUM_GROUPS)
         codes = arg(weight, CODES) + row * width * element
@@ -122,7 +122,7 @@ def multiply_fused(fmt: str) -> int:
 
 def _convert_scales(grouped, minimum):
     # Rows of a plane follow each other, so the scales of a few rows are one run of fp16.
-    @njit
+    @inline
     def convert_scales(weight, row, num_rows, out):
         if grouped:
             count, start = num_rows * arg(weight, ROW_GROUPS), 2 * row * arg(weight, ROW_GROUPS)
@@ -134,7 +134,7 @@ def _convert_scales(grouped, minimum):
 
 
 def _prefetch_scales(grouped, minimum):
-    @njit
+    @inline
     def prefetch_scales(weight, row, num_rows):
         nbytes = 2 * arg(weight, ROW_GROUPS)
         if grouped:
@@ -145,7 +145,7 @@ def _prefetch_scales(grouped, minimum):
     return prefetch_scales
 
 
-@njit
+@inline
 def _halves_to_floats(source, count, out):
     whole = count // LANES * LANES
     for i in range(0, whole, LANES):

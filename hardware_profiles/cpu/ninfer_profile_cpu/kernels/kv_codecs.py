@@ -16,11 +16,11 @@ import functools
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import types
 
-from .compile import compile_native
+from .compile import compile_native, inline
 from .machine import LANES
-from .memory import arg, load_float, store_float
+from .memory import arg, load_float, prefetch, store_float
 from .vec import vabs, vadd, vclamp, vdiv, vhmax, vload, vmax, vmul, vround, vsplat, vstore, vsum
 from .vec_narrow import (
     load_half,
@@ -62,20 +62,27 @@ def _functions(codec: str) -> tuple[int, int]:
     return compile_native(write), compile_native(read) if read else 0
 
 
-@njit
+@inline
 def code_address(plane, page, token, head):
     """Where the head's components lie."""
     start = arg(plane, CODES) + page * arg(plane, CODES_PAGE)
     return start + token * arg(plane, CODES_TOKEN) + head * arg(plane, CODES_HEAD)
 
 
-@njit
+@inline
+def prefetch_head(plane, page, head, num_tokens):
+    """Ask for the components of one head in a page."""
+    for token in range(num_tokens):
+        prefetch(code_address(plane, page, token, head), arg(plane, CODES_HEAD))
+
+
+@inline
 def _scale_address(plane, page, token, head):
     start = arg(plane, SCALES) + page * arg(plane, SCALES_PAGE)
     return start + token * arg(plane, SCALES_TOKEN) + head * arg(plane, SCALES_HEAD)
 
 
-@njit
+@inline
 def _largest(source, count):
     """Largest magnitude; NaN if any component is not finite."""
     largest = taint = vsplat(f32(0.0))
@@ -86,7 +93,7 @@ def _largest(source, count):
     return vhmax(largest) + vsum(taint)
 
 
-@njit
+@inline
 def _divide(source, scale, i):
     return vdiv(vload(source + 4 * i), vsplat(scale))
 

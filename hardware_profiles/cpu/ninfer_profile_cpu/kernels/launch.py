@@ -14,9 +14,9 @@ turn again, and the caller closes the job before it waits for ``ACTIVE`` to be 0
 can touch a job that its caller believes finished.
 """
 
-from numba import njit, types
+from numba import types
 
-from .compile import entry
+from .compile import entry, inline
 from .memory import arg, call, pack, store_int64
 from .threads import atomic_add, atomic_load, pause
 
@@ -33,17 +33,17 @@ MAX_WORKERS = 64
 NUM_FIELDS = COUNTERS + LINE_FIELDS * MAX_WORKERS
 
 
-@njit
+@inline
 def _field(pool, index):
     return pool + 8 * index
 
 
-@njit
+@inline
 def _range_start(pool, owner):
     return owner * arg(pool, NUM_ITEMS) // arg(pool, NUM_WORKERS)
 
 
-@njit
+@inline
 def _drain(pool, owner, scratch):
     """Do items of one worker's range until none is left."""
     counter = _field(pool, COUNTERS + owner * LINE_FIELDS)
@@ -54,7 +54,7 @@ def _drain(pool, owner, scratch):
         begin = atomic_add(counter, grain)
 
 
-@njit
+@inline
 def _work(pool, me):
     """The worker's own range first, then what is left of the others."""
     scratch = arg(pool, SCRATCH) + arg(pool, SCRATCH_STRIDE) * me
@@ -63,7 +63,7 @@ def _work(pool, me):
         _drain(pool, (me + i) % num_workers, scratch)
 
 
-@njit
+@inline
 def _sleep(pool, turn):
     """Wait, without using the core, until it is another turn."""
     call(arg(pool, LOCK), (arg(pool, MUTEX),))
@@ -94,7 +94,7 @@ def helper(pool, me):
             _sleep(pool, turn)
 
 
-@njit
+@inline
 def _next_turn(pool):
     atomic_add(_field(pool, TURN), 1)
     if atomic_load(_field(pool, SLEEPERS)) > 0:
@@ -103,7 +103,7 @@ def _next_turn(pool):
         call(arg(pool, UNLOCK), (arg(pool, MUTEX),))
 
 
-@njit
+@inline
 def _open(pool, body, num_items, grain, args, num_workers):
     store_int64(_field(pool, BODY), body)
     store_int64(_field(pool, ARGS), args)
@@ -115,7 +115,7 @@ def _open(pool, body, num_items, grain, args, num_workers):
     _next_turn(pool)
 
 
-@njit
+@inline
 def _close(pool):
     atomic_add(_field(pool, TURN), 1)
     spins = i64(0)
@@ -127,7 +127,7 @@ def _close(pool):
             call(arg(pool, YIELD), ())
 
 
-@njit
+@inline
 def run(pool, body, num_items, grain, args):
     """Run ``body`` over ``num_items`` in steps of ``grain``, on one core if that is one step."""
     num_workers = min(arg(pool, NUM_THREADS), (num_items + grain - 1) // grain)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from numba import njit
-
-from .compile import compile_native
+from .compile import compile_native, inline
 from .machine import LANES
 from .memory import arg
 from .products import BUFFER_BYTES, multiply, prepare
@@ -44,7 +42,7 @@ def _linear(args, begin, end, scratch):
             )  # fmt: skip
 
 
-@njit
+@inline
 def _finish(products, num_rows, num_tokens, out, out_stride, bias, residual, residual_stride):
     for t in range(num_tokens):
         for n in range(0, num_rows, LANES):

@@ -2,10 +2,11 @@
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .compile import inline
 from .vector_ir import F32, I32, I64, POINTER, const, load, store
 
 i64, i32, f32 = types.int64, types.int32, types.float32
@@ -116,7 +117,7 @@ def _prefetch_line(typing_context, address):
     return types.void(i64), generate
 
 
-@njit
+@inline
 def prefetch(address, nbytes):
     """Ask for memory that will be read soon. Any address is allowed."""
     for offset in range(0, nbytes, 64):

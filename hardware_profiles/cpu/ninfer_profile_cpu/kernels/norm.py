@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import math
 
-from numba import njit, types
+from numba import types
 
-from .compile import compile_native
+from .compile import compile_native, inline
 from .machine import LANES
 from .memory import arg, float_of_bits
 from .vec import load_some, store_some, vadd, vfma, vkeep, vmul, vsplat, vsub, vsum
@@ -21,7 +21,7 @@ ROWS_PER_ITEM = 16
 """A row of a few hundred values takes 50 ns: fewer rows than this are not worth a fork."""
 
 
-@njit
+@inline
 def _sum_squares(x, width, mean):
     total = vsplat(f32(0.0))
     for i in range(0, width, LANES):
@@ -30,7 +30,7 @@ def _sum_squares(x, width, mean):
     return vsum(total)
 
 
-@njit
+@inline
 def _sum(x, width):
     total = vsplat(f32(0.0))
     for i in range(0, width, LANES):

@@ -158,7 +158,19 @@ def _pauses_in(seconds: float) -> int:
     return max(1, int(count * seconds / min(times)))
 
 
-@functools.cache
+_pools: list[Pool] = []
+
+
 def pool() -> Pool:
-    """The pool of this process, with as many threads as torch has when it is first asked for."""
-    return Pool(torch.get_num_threads())
+    """The pool of this process, which takes over the threads that torch has been given.
+
+    torch is left with one: its OpenMP threads spin for a millisecond after each of its operations,
+    on the very cores that the next kernel needs (decoding is half as fast then).
+    """
+    num_threads = torch.get_num_threads()
+    if not _pools:
+        _pools.append(Pool(num_threads))
+    elif num_threads > 1:
+        _pools[0].set_num_threads(num_threads)
+    torch.set_num_threads(1)
+    return _pools[0]

@@ -8,8 +8,8 @@
 Both give the same bits: the same values in the same order in the same lanes.
 """
 
-from numba import njit
 
+from .compile import inline
 from .machine import LANES, TILE_ROWS, TILE_TOKENS
 from .memory import arg, call
 from .vec import load_some, vstore
@@ -30,7 +30,7 @@ BUFFER_BYTES = max(FUSED_TOKENS, TILE_TOKENS) * LINE
 """Results of one block of rows for the tokens of one `multiply`."""
 
 
-@njit
+@inline
 def prepare(weight, first_row, num_rows, num_tokens, area):
     """Fill the panel of a block, if there will be one; how many tokens `multiply` takes at a time.
 
@@ -46,7 +46,7 @@ def prepare(weight, first_row, num_rows, num_tokens, area):
     return TILE_TOKENS
 
 
-@njit
+@inline
 def multiply(weight, first_row, num_rows, x, x_stride, num_tokens, step, area, out):
     """``out[t, n]`` (rows of ``LINE`` bytes) of a block, for ``num_tokens <= step`` tokens."""
     if step == FUSED_TOKENS:
@@ -64,17 +64,17 @@ def multiply(weight, first_row, num_rows, x, x_stride, num_tokens, step, area, o
     call(arg(weight, MULTIPLY_PANEL), (panel, padded, num_rows, x, x_stride, num_tokens, out))
 
 
-@njit
+@inline
 def _panel(weight, area):
     return area + TILE_TOKENS * 4 * arg(weight, PADDED_WIDTH)
 
 
-@njit
+@inline
 def _scales(weight, area):
     return _panel(weight, area) + BLOCK_ROWS * 4 * arg(weight, PADDED_WIDTH)
 
 
-@njit
+@inline
 def _pad(x, x_stride, num_tokens, width, padded, out):
     # Activations followed by zeros, for weights whose last group is not full.
     for t in range(num_tokens):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from numba import njit
-
-from .compile import compile_native
+from .compile import compile_native, inline
 from .kv_codecs import WRITE
 from .machine import LANES
 from .memory import arg, call, load_int32, load_int64
@@ -16,7 +14,7 @@ PAGE_TOKENS = 64
 TOKENS_PER_ITEM = 8
 
 
-@njit
+@inline
 def _rotate(head, cos, sin, half):
     # Products are rounded before they are added, as in the formula written out.
     for i in range(0, half, LANES):

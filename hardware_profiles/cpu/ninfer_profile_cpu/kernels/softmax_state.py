@@ -9,8 +9,9 @@ A state in memory: a vector of which lane 0 is m and lane 1 is l, then the ``hea
 
 import math
 
-from numba import njit, types
+from numba import types
 
+from .compile import inline
 from .machine import LANES
 from .memory import load_float, store_float
 from .vec import (
@@ -35,13 +36,13 @@ SUMS = 4 * LANES
 """Byte offset of the sums in a state."""
 
 
-@njit
+@inline
 def state_bytes(head_dim):
     """Bytes of one state."""
     return SUMS + 4 * head_dim
 
 
-@njit
+@inline
 def clear_state(state, head_dim):
     """The state of no keys."""
     for i in range(0, state_bytes(head_dim), 4 * LANES):
@@ -49,18 +50,18 @@ def clear_state(state, head_dim):
     store_float(state, f32(NO_KEYS))
 
 
-@njit
+@inline
 def _exp(x):
     return vfirst(vexp(vsplat(x)))
 
 
-@njit
+@inline
 def _shift(maximum):
     # Scores are taken relative to the maximum; where there is no key yet, to 0.
     return maximum if maximum > f32(NO_KEYS) else f32(0.0)
 
 
-@njit
+@inline
 def weigh_scores(scores, num_keys, num_visible, state, old_scale, new_scale):
     """Turn a row of scores into weights, and update m and l of its state.
 
@@ -84,7 +85,7 @@ def weigh_scores(scores, num_keys, num_visible, state, old_scale, new_scale):
     store_float(new_scale, add)
 
 
-@njit
+@inline
 def _merge_head(state, maximum, total):
     """Update m and l of a state; what the sums of the state and of the other are multiplied by."""
     old = load_float(state)
@@ -95,7 +96,7 @@ def _merge_head(state, maximum, total):
     return keep, add
 
 
-@njit
+@inline
 def merge_state(state, other, head_dim):
     """``state`` becomes the state of the keys of both."""
     keep, add = _merge_head(state, load_float(other), load_float(other + 4))
@@ -104,13 +105,13 @@ def merge_state(state, other, head_dim):
         vstore(state + i, vfma(vload(other + i), add, vmul(vload(state + i), keep)))
 
 
-@njit
+@inline
 def copy_state(state, head_dim, to):
     for i in range(0, state_bytes(head_dim), 4 * LANES):
         vstore(to + i, vload(state + i))
 
 
-@njit
+@inline
 def write_result(state, head_dim, out):
     """The attention output of a state."""
     total = f32(1.0) / load_float(state + 4)

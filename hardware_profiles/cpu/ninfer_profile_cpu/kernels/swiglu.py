@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from numba import njit
-
-from .compile import compile_native
+from .compile import compile_native, inline
 from .machine import LANES
 from .memory import arg
 from .products import BUFFER_BYTES, multiply, prepare
@@ -43,7 +41,7 @@ def _swiglu(args, begin, end, scratch):
             _finish(gate, up, num_rows, tokens, out + t * out_stride + 4 * first, out_stride)
 
 
-@njit
+@inline
 def _finish(gate, up, num_rows, num_tokens, out, out_stride):
     for t in range(num_tokens):
         for n in range(0, num_rows, LANES):

@@ -5,10 +5,11 @@ the first ``n`` elements only, for the tail of a row.
 """
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from .compile import inline
 from .machine import LANES
 from .vector_ir import (
     F32,
@@ -212,7 +213,7 @@ def vexp(b, x):
     return b.select(tiny, lanes_of(F32, 0.0), b.fmul(p, b.bitcast(exponent, FLOATS)))
 
 
-@njit
+@inline
 def vsilu(x):
     """``x / (1 + e ** -x)``"""
     return vdiv(x, vadd(vsplat(f32(1.0)), vexp(vsub(vsplat(f32(0.0)), x))))
@@ -229,13 +230,13 @@ def vhmax(b, x):
     return b.extract_element(x, ir.Constant(I32, 0))
 
 
-@njit
+@inline
 def load_some(address, count):
     """`vload` of the first ``count`` elements, all of them if there are enough."""
     return vload(address) if count >= LANES else vload_n(address, count)
 
 
-@njit
+@inline
 def store_some(address, value, count):
     """`vstore` of the first ``count`` lanes, all of them if so many are wanted."""
     if count >= LANES:

@@ -1,0 +1,1 @@
+"""Commands for those who build on NInfer: plan, doctor, kernels, new."""
