@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from ninfer_profile_cpu.kernels import pool as pool_module
 from ninfer_profile_cpu.kernels.compile import compile_native, source_stamp
 from ninfer_profile_cpu.kernels.launch import SCRATCH_STRIDE, SLEEPERS, launch
 from ninfer_profile_cpu.kernels.memory import arg, store_int64
@@ -80,6 +81,19 @@ def test_a_forked_child_works_alone(make_pool):
         os._exit(0 if own.num_threads == 1 and count(own, 40, 1, counts) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert own.num_threads == 3 and count(own, 40, 1, counts)
+
+
+def test_the_pool_takes_the_threads_of_torch(monkeypatch):
+    given = [3]
+    monkeypatch.setattr(pool_module, "_pools", [])
+    monkeypatch.setattr(pool_module.torch, "get_num_threads", lambda: given[-1])
+    monkeypatch.setattr(pool_module.torch, "set_num_threads", given.append)
+    own = pool_module.pool()
+    assert own.num_threads == 3 and given[-1] == 1
+    assert pool_module.pool() is own and own.num_threads == 3
+    given.append(2)
+    assert pool_module.pool().num_threads == 2 and given[-1] == 1
+    own.close()
 
 
 def test_scratch_grows_only(make_pool):
