@@ -52,7 +52,7 @@ def test_every_item_runs_once(num_threads, grain, make_pool):
 def test_jobs_do_not_mix(make_pool):
     """Thousands of jobs in a row, some while helpers are still leaving the one before."""
     own, counts = make_pool(4), np.zeros(40, dtype=np.int64)
-    for _ in range(50):
+    for _ in range(15):
         assert all(count(own, num_items, 1, counts) for num_items in range(1, 40))
 
 
