@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from ninfer_conformance.subject import find_subject, tiny_resources
 from ninfer_core.artifact.writer import ArtifactWriter
@@ -14,6 +15,9 @@ from ninfer_core.cli import plugins as command_plugins
 from ninfer_core.cli.main import main
 from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_workbench.new import write_skeleton
+
+settings.register_profile("ninfer", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("ninfer")
 
 SKELETONS = {
     "model-pack": ("skeleton-pack", "ninfer_pack_skeleton_pack"),

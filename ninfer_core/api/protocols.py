@@ -108,9 +108,10 @@ class HardwareProfile(Protocol):
         """Figures for ledgers and predictions; must work where the hardware is absent."""
         ...
 
-    def prepare(self) -> None:
+    def prepare(self, num_threads: int | None) -> None:
         """Called once before weights load, on the machine itself: threads, device, limits.
 
+        :param num_threads: CPU threads that were asked for; None leaves them to the profile.
         :raises UnsupportedError: if this machine is not what the profile is for.
         """
         ...

@@ -142,6 +142,8 @@ def open_artifact(path: str | Path) -> Artifact:
     magic, json_bytes, set_id = HEADER.unpack(mapped[: HEADER.size].ljust(HEADER.size, b"\0"))
     if magic != ENTRY_MAGIC:
         raise malformed(path, f"it begins with {magic!r}, a version 3 entry with {ENTRY_MAGIC!r}")
+    if json_bytes > len(mapped) - HEADER.size:
+        raise malformed(path, f"its {len(mapped)} bytes end before its catalogue of {json_bytes}")
     root: Catalogue = parse(mapped[HEADER.size : HEADER.size + json_bytes], Catalogue, path)
     start = align_up(HEADER.size + json_bytes, PAGE)
     _require_size(path, mapped, start + root.files[0].payload_bytes)

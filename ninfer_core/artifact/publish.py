@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
@@ -46,12 +46,13 @@ def published(finals: Sequence[Path]) -> Iterator[Sequence[BinaryIO]]:
         raise
     finally:
         for path in temporary:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # a path that cannot be written cannot be removed either
+                path.unlink()
 
 
 def refuse_taken(path: Path) -> None:
     """Raise `ArtifactError` if something has this name."""
-    if path.exists():
+    if os.path.lexists(path):
         raise ArtifactError(
             "a file is in the way", where=str(path), why="files are never overwritten",
             fix="remove it and all parts of its set, or write to another name",

@@ -10,20 +10,26 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from attrs import NOTHING, fields, has
 
 from ninfer_core.api import ArtifactError
 
 MAX_U64 = 2**64 - 1
+_MAX_WHY = 1000
 _UNWANTED = re.compile("[\0\ud800-\udfff]")
-_WANTED = {str: "a text", int: "an unsigned 64-bit integer", Any: "an open value"}
+_WANTED: dict[Any, str] = {
+    str: "a text", int: "an unsigned 64-bit integer", float: "a finite number",
+    bool: "true or false", Any: "an open value",
+}
+T = TypeVar("T")
 _origin, _kinds = cache(get_origin), cache(get_args)
 
 
 def malformed(where: object, why: str) -> ArtifactError:
-    """The error for whatever a damaged file or a faulty writer brings about."""
+    """The error for whatever a damaged file or a faulty writer brings about; long ones are cut."""
+    why = why if len(why) <= _MAX_WHY else f"{why[:_MAX_WHY]}..."
     fix = "fetch or convert the model again; if that does not help, its writer is at fault"
     return ArtifactError("not a valid .ninfer set", where=str(where), why=why, fix=fix)
 
@@ -37,6 +43,30 @@ def parse(raw: bytes, cls: type, where: Path) -> Any:
         return _read(json.loads(raw.decode(), object_pairs_hook=_unique), cls, "")
     except (ValueError, RecursionError) as error:
         raise malformed(f"{where}: catalogue", str(error).lstrip("/: ")) from error
+
+
+def read_config(cls: type[T], config: Mapping[str, Any], model: str) -> T:
+    """Read an attrs class from the config of a model; keys that it does not have are ignored.
+
+    No value is coerced, but integers count as numbers.
+
+    :param model: what the class describes, for the error.
+    :raises ArtifactError: naming every key that is missing or odd.
+    """
+    hints, required = _members(cast(Any, cls))
+    values = {name: config[name] for name in hints if name in config}
+    faults = [f"{name} is missing" for name in sorted(required - values.keys())]
+    for name, value in values.items():
+        try:
+            values[name] = _read(value, hints[name], name)
+        except ValueError as error:
+            faults.append(str(error).lstrip("/"))
+    try:
+        if not faults:
+            return cls(**values)
+    except ValueError as error:
+        faults.append(str(error))
+    raise ArtifactError(f"the model's config is not that of a {model}", why="; ".join(faults))
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -91,6 +121,10 @@ def _choose(node: Any, kinds: Sequence[Any]) -> Any:
 def _is_scalar(node: Any, hint: Any) -> bool:
     if hint is int:
         return type(node) is int and 0 <= node <= MAX_U64
+    if hint is float:
+        return type(node) in (int, float) and _is_plain(node)
+    if hint is bool:
+        return type(node) is bool
     if hint is Any:
         return _is_plain(node)
     text = type(node) is str and node != "" and not _UNWANTED.search(node)

@@ -150,7 +150,10 @@ def _layout(
     if _known(formats, tensor.format, where).name not in spec.formats:
         raise malformed(where, f"layout {spec.name} does not hold format {tensor.format}")
     layout: StorageLayout = spec.layout.load()()
-    nbytes = layout.nbytes(tensor.format, tensor.shape)
+    try:
+        nbytes = layout.nbytes(tensor.format, tensor.shape)
+    except ArtifactError as error:  # layouts do not know of which object they are asked
+        raise malformed(where, f"{error.what}: {error.why}") from error
     if nbytes != tensor.bytes or tensor.offset % spec.alignment:
         placed = f"{tensor.bytes} bytes at offset {tensor.offset}"
         raise malformed(where, f"{placed}; it needs {nbytes} at a multiple of {spec.alignment}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 UNLIMITED = 10_000
 """Columns of what is no terminal."""
@@ -19,10 +20,27 @@ LOG_LEVELS = {
 }
 
 
+class _Brief(logging.Formatter):
+    """Names the cause of a record in a line; only debug shows tracebacks."""
+
+    def formatException(self, ei: Any) -> str:
+        return f"  {ei[0].__name__}: {ei[1]}"
+
+
+def open_missing_streams() -> None:
+    """Put an empty stream in the place of one that the process was started without."""
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+
+
 def set_up_streams(log_level: str) -> None:
     """Send log records to stderr, and let stdout take whatever a model writes in any locale."""
     level = LOG_LEVELS[log_level]
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s: %(message)s")
+    handler = logging.StreamHandler()
+    formatter = logging.Formatter if log_level == "debug" else _Brief
+    handler.setFormatter(formatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger().setLevel(max(level, logging.WARNING))  # libraries chatter below that
     logging.getLogger("ninfer_core").setLevel(level)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -94,7 +112,9 @@ class ProgressLine:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
         columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
-        self._progress = Progress(*columns, console=Terminal(file=sys.stderr), transient=True)
+        # the answer must never pass through the bar, whoever holds stdout while it runs
+        self._progress = Progress(*columns, console=Terminal(file=sys.stderr), transient=True,
+                                  redirect_stdout=False)
         self._task = self._progress.add_task("")
         self._progress.start()
 

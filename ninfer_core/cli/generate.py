@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
+from contextlib import redirect_stdout
 
 from attrs import evolve, fields_dict
 
@@ -24,8 +25,9 @@ def run(arguments: Namespace) -> int:
     start = time.perf_counter()
     conversation = _conversation(arguments)
     with Console(arguments.log_level) as console:
-        plan = resolve(*prepare(arguments, console.progress))
-        loaded = load_engine(plan, console.progress)
+        with redirect_stdout(sys.stderr):  # a plugin that prints must not spoil the answer
+            plan = resolve(*prepare(arguments, console.progress))
+            loaded = load_engine(plan, console.progress)
         request = _request(arguments, loaded.frontend, *conversation)
         load_s = time.perf_counter() - start
         console.progress(f"reading {len(request.prompt.token_ids)} tokens", 0, 0)

@@ -17,7 +17,7 @@ def prepare(arguments: Namespace, progress: Progress) -> tuple[LaunchConfig, Plu
     """Launch options whose model is a path, and the plugins they select."""
     known = fields_dict(LaunchConfig)
     given = {name: value for name, value in vars(arguments).items() if name in known}
-    config = load_config(arguments.config, {**given, "kernels": dict(arguments.kernels)})
+    config = load_config(arguments.config, {**given, "kernels": dict(arguments.kernels) or None})
     report = find_plugins(arguments, config.profile)
     path = artifact_path(config.model, report.registry, progress)
     return evolve(config, model=str(path)), report

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ninfer_core.api import CommandSpec, NInferError
 from ninfer_core.cli import options
-from ninfer_core.cli.console import INTERRUPTED, set_up_streams
+from ninfer_core.cli.console import INTERRUPTED, open_missing_streams, set_up_streams
 from ninfer_core.cli.plugins import find_plugins
 
 GENERATE = CommandSpec(
@@ -21,6 +21,7 @@ GENERATE = CommandSpec(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``ninfer`` and return its exit code: 0, 1 for an error, 130 after Ctrl-C."""
+    open_missing_streams()
     arguments = sys.argv[1:] if argv is None else list(argv)
     log_level = "info"
     try:
@@ -78,6 +79,9 @@ def _other_commands(general: Namespace) -> str:
 def _failed(error: Exception, log_level: str) -> int:
     if log_level == "debug":
         traceback.print_exc()
+    if isinstance(error, OSError):
+        fix = "check the path, its permissions and the space left"
+        error = NInferError("the system refuses to read or write", why=str(error), fix=fix)
     text = str(error)
     if not isinstance(error, NInferError):
         text = f"internal: {error!r}\n  to fix: report it with the output of --log-level debug"

@@ -21,7 +21,7 @@ def read_conversation(path: Path) -> tuple[Objects, Objects]:
     """
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        value = json.loads(raw.decode("utf-8"))
+        value = json.loads(raw.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise RequestError("cannot read messages", where=str(path), why=str(error)) from error
     value = {"messages": value} if isinstance(value, list) else value

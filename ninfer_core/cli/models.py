@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from ninfer_core.api import (
     ArtifactError,
+    ConfigError,
     Converter,
     EmbeddedModel,
     ModelPackSpec,
@@ -18,13 +19,17 @@ from ninfer_core.api import (
 from ninfer_core.plugin_host import Registry, find_embedded
 
 ENTRY = "model.ninfer"
+ELSEWHERE = "set NINFER_CACHE to a directory that can be written"
 
 
 def cache_dir() -> Path:
     """``NINFER_CACHE``, or ``ninfer`` in the user's cache directory."""
     if chosen := os.environ.get("NINFER_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ninfer")
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ninfer")
+    except RuntimeError as error:
+        raise ConfigError("there is no cache directory", why=str(error), fix=ELSEWHERE) from error
 
 
 def artifact_path(model: str | None, registry: Registry, progress: Progress) -> Path:
@@ -55,7 +60,11 @@ def _cached(model: EmbeddedModel, registry: Registry, progress: Progress) -> Pat
     pack = next(each for each in registry.packs.values() if model in each.spec.embedded)
     folder = cache_dir() / f"{model.name}-{model.sha256[:12]}-{pack.provenance.version}"
     if not (folder / ENTRY).exists():
-        _convert(source, folder, pack.spec, registry, progress)
+        try:
+            _convert(source, folder, pack.spec, registry, progress)
+        except OSError as error:
+            raise ArtifactError("cannot convert the model into the cache", where=str(folder),
+                                why=str(error), fix=f"make room, or {ELSEWHERE}") from error
     return folder / ENTRY
 
 
@@ -73,7 +82,8 @@ def _convert(
         try:
             made.rename(folder)
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+            if not (taken and (folder / ENTRY).exists()):
                 raise
 
 

@@ -45,7 +45,7 @@ class LaunchConfig:
     spec: str | None = None
     draft_tokens: int | None = field(default=None, validator=optional(in_(range(1, 16))))
     kernels: Mapping[str, str] = field(factory=dict)
-    threads: int | None = field(default=None, validator=optional(ge(1)))
+    threads: int | None = field(default=None, validator=optional(in_(range(1, 1025))))
 
     def __attrs_post_init__(self) -> None:
         if self.prefill_chunk % 64:
@@ -86,15 +86,15 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> LaunchConfig
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError("cannot read launch options", where=str(path), why=str(error)) from error
 
 
 def _explain(error: BaseException, _: type | None) -> str:
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
         return ", ".join(map(_unknown, sorted(error.extra_fields)))
-    return str(error)
+    return str(error.args[0] if error.args else error)  # attrs adds more than a reader wants
 
 
 def _unknown(name: str) -> str:

@@ -69,8 +69,10 @@ def resolve(config: LaunchConfig, report: PluginReport, *, absent: bool = False)
         hardware: api.HardwareProfile = profile.spec.profile.load()()
         budget = _budget(hardware, absent)
     full = _fill_in(config, model, profile.spec.name, hardware)
-    kv: api.KVCodecSpec = require(report, "kv_codecs", str(full.kv_dtype), "--kv-dtype").spec
-    layout = StateLayout(model.states, kv, max_verify_rows=full.max_verify_rows)
+    codec = require(report, "kv_codecs", str(full.kv_dtype), "--kv-dtype")
+    kv: api.KVCodecSpec = codec.spec
+    with blame(codec.provenance):
+        layout = StateLayout(model.states, kv, max_verify_rows=full.max_verify_rows)
     num_pages = _count_pages(full, layout)
     full = evolve(full, context_capacity=num_pages * layout.page_bytes)
     ledger = Ledger(draw_up(full, model, hardware.compute_dtype, layout, num_pages), *budget)

@@ -34,17 +34,19 @@ class Engine:
 
     :param model: built on ``store``, for steps of a prefill chunk and of all decode rows.
     :param speculator: drafts tokens; None decodes one token a step.
+    :param vocab_size: ids that the model knows, if the tokenizer may have more.
     """
 
     def __init__(
         self, model: Model, frontend: Frontend, store: StateStore, limits: Limits, *,
-        speculator: Speculator | None = None, device: torch.device | str = "cpu",
-        clock: Callable[[], float] = time.monotonic,
+        speculator: Speculator | None = None, vocab_size: int | None = None,
+        device: torch.device | str = "cpu", clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._frontend, self._limits, self._store, self._clock = frontend, limits, store, clock
-        self._speculation = Speculation(speculator, frontend.tokenizer.vocab_size)
-        vocab_size = frontend.tokenizer.vocab_size
-        self._runner = Runner(model, limits, self._speculation.width, vocab_size, device)
+        known = frontend.tokenizer.vocab_size
+        self._vocab_size = known if vocab_size is None else min(known, vocab_size)
+        self._speculation = Speculation(speculator, self._vocab_size)
+        self._runner = Runner(model, limits, self._speculation.width, self._vocab_size, device)
         self._sequences: dict[int, Sequence] = {}  # running or queued, in order of submission
         self._lock, self._ids = threading.Lock(), count(1)
         self._cycle = self._peak_sequences = self._peak_pages = 0
@@ -129,7 +131,7 @@ class Engine:
     def _reservation(self, request: GenerationRequest) -> tuple[int, int]:
         """Most tokens of a request and the pages they take."""
         ids, most = request.prompt.token_ids, self._limits.max_context
-        if not 0 <= min(ids) <= max(ids) < self._frontend.tokenizer.vocab_size:
+        if not 0 <= min(ids) <= max(ids) < self._vocab_size:
             raise RequestError("the prompt has token ids that do not exist")
         if len(ids) >= most:
             why = f"{len(ids)} tokens and an output do not go into a sequence of {most}"

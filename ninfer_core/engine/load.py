@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from attrs import frozen
 
-from ninfer_core.api import Frontend, Model, Progress, Speculator
+from ninfer_core.api import Frontend, Model, PluginError, Progress, Speculator
 from ninfer_core.artifact.store import LoadReport, WeightStore, load_weights
 from ninfer_core.config.model import blame
 from ninfer_core.config.resolve import EnginePlan
@@ -37,9 +36,7 @@ def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEng
     """
     config, device = plan.config, plan.hardware.device
     with blame(plan.profile.provenance):
-        plan.hardware.prepare()
-    if config.threads:
-        torch.set_num_threads(config.threads)
+        plan.hardware.prepare(config.threads)
     assert config.max_context is not None  # a plan has all choices filled in
     limits = Limits(
         config.max_context, config.max_concurrency, prefill_chunk=config.prefill_chunk
@@ -60,7 +57,10 @@ def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEng
         )
         frontend = plan.model_pack.frontend(plan.model_config, plan.artifact.resources("text"))
     speculator = _speculator(plan)
-    engine = Engine(model, frontend, store, limits, speculator=speculator, device=device)
+    engine = Engine(
+        model, frontend, store, limits, speculator=speculator, device=device,
+        vocab_size=plan.operations["vocab_size"],
+    )
     return LoadedEngine(engine, frontend, model, weights.report, tuple(binder.choices))
 
 
@@ -77,5 +77,11 @@ def _weights(plan: EnginePlan, progress: Progress | None) -> WeightStore:
 def _speculator(plan: EnginePlan) -> Speculator | None:
     if plan.speculator is None:
         return None
-    made: Speculator = plan.speculator.speculator.load()(draft_tokens=plan.config.draft_tokens)
+    provenance = plan.registry.speculators[plan.speculator.name].provenance
+    with blame(provenance):
+        made: Speculator = plan.speculator.speculator.load()(draft_tokens=plan.config.draft_tokens)
+        most = made.max_drafts
+    if most >= plan.max_verify_rows:
+        why = f"up to {most}, and a step has room for {plan.max_verify_rows - 1}"
+        raise PluginError("a speculator drafts too much", where=str(provenance), why=why)
     return made

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import isnan
 from typing import Literal
 
 from attrs import field, frozen
@@ -13,6 +14,11 @@ FinishReason = Literal[
     "stop-token", "stop-string", "output-limit", "context-capacity", "cancelled", "deadline",
     "error",
 ]
+
+
+def _texts(stops: str | Iterable[str]) -> tuple[str, ...]:
+    """A string alone is one of them, not the iterable of its characters."""
+    return (stops,) if isinstance(stops, str) else tuple(stops)
 
 
 @frozen
@@ -29,7 +35,7 @@ class GenerationRequest:
     prompt: PreparedPrompt
     sampling: SamplingParams
     max_tokens: int
-    stop: tuple[str, ...] = field(default=(), converter=tuple)
+    stop: tuple[str, ...] = field(default=(), converter=_texts)
     stop_token_ids: frozenset[int] = field(default=frozenset(), converter=frozenset)
     ignore_eos: bool = False
     deadline_s: float | None = None
@@ -38,10 +44,13 @@ class GenerationRequest:
     def __attrs_post_init__(self) -> None:
         if not self.prompt.token_ids:
             raise RequestError("the prompt is empty", fix="give it at least one token")
-        if self.max_tokens < 1:
-            raise RequestError("max_tokens must be positive", why=f"it is {self.max_tokens}")
-        if "" in self.stop:
-            raise RequestError("a stop string is empty", fix="leave it out")
+        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
+            why = f"it is {self.max_tokens!r}"
+            raise RequestError("max_tokens must be a positive integer", why=why)
+        if not all(isinstance(stop, str) and stop for stop in self.stop):
+            raise RequestError("a stop string is empty or no string", fix="leave it out")
+        if self.deadline_s is not None and isnan(self.deadline_s):
+            raise RequestError("deadline_s is not a number")
 
 
 @frozen

@@ -11,6 +11,7 @@ from ninfer_core import api
 from ninfer_core.api import AmbiguityError, Detection, PluginError, UnsupportedError
 from ninfer_core.plugin_host.guard import guarded
 from ninfer_core.plugin_host.records import PluginReport, Provenance, Registered, Registry
+from ninfer_core.plugin_host.scan import PROFILES
 
 S = TypeVar("S")
 Ask = Callable[[Any], Detection]
@@ -97,7 +98,8 @@ def require(report: PluginReport, kind: str, name: str, flag: str) -> Registered
             raise record.error or PluginError(
                 f"{flag} {name} cannot be used", where=str(record.provenance), why=why
             )
-    why = f"installed: {', '.join(sorted(known)) or 'none'}"
+    unselected = {r.name for r in report.records if kind == "profiles" and r.group == PROFILES}
+    why = f"installed: {', '.join(sorted({*known, *unselected})) or 'none'}"
     raise UnsupportedError(f"{flag} {name} is unknown", why=why)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, TypeVar
 
 from ninfer_core.api import NInferError, PluginError
@@ -23,16 +24,25 @@ def broken(record: PluginRecord, why: str) -> PluginError:
     )
 
 
-def guarded(record: PluginRecord, action: str, call: Callable[[], T]) -> T:
-    """``call()``; whatever it raises but a keyboard interrupt becomes a `PluginError`."""
+def cause_of(error: BaseException) -> str:
+    """The kind and text of what a plugin raised, whatever it raised."""
     try:
-        with no_heavy_imports():
+        text = f"{error.what}: {error.why}" if isinstance(error, NInferError) else str(error)
+    except Exception:
+        text = "its text cannot be read"
+    return f"{type(error).__name__}: {text}"
+
+
+def guarded(record: PluginRecord, action: str, call: Callable[[], T]) -> T:
+    """``call()``; whatever it raises but a keyboard interrupt becomes a `PluginError`, and what it
+    prints goes to stderr."""
+    try:
+        with no_heavy_imports(), redirect_stdout(sys.stderr):
             return call()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        cause = f"{error.what}: {error.why}" if isinstance(error, NInferError) else str(error)
-        raise broken(record, f"{action}: {type(error).__name__}: {cause}") from error
+        raise broken(record, f"{action}: {cause_of(error)}") from error
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pluggy
 from ninfer_core import api
 from ninfer_core.api import API_VERSION, AmbiguityError, ApiVersion, PluginError, hookspecs
 from ninfer_core.api.markers import PROJECT
-from ninfer_core.plugin_host.guard import broken, guarded
+from ninfer_core.plugin_host.guard import broken, cause_of, guarded
 from ninfer_core.plugin_host.records import PluginRecord, PluginReport
 from ninfer_core.plugin_host.references import dead_end, references
 from ninfer_core.plugin_host.scan import CORE, PROFILES
@@ -58,6 +58,8 @@ def _load(report: PluginReport, record: PluginRecord, limit_s: float) -> None:
         _check(record, specs)
     except PluginError as error:
         report.quarantine(record, error)
+    except Exception as error:  # a module may answer any question about itself with any error
+        report.quarantine(record, broken(record, f"its module: {cause_of(error)}"))
     else:
         report.change(record, state="active", specs=specs)
 

@@ -119,7 +119,9 @@ def _nucleus(ranked: Tensor, total: Tensor, params: Params) -> Tensor:
 def _weights(logits: Tensor, params: Params) -> Tensor:
     """Temperature and min-p over the whole vocabulary: fp32 ``[R, V]``."""
     scaled = logits - logits.amax(-1, keepdim=True)  # first, so that no temperature overflows
-    weights = scaled.div_(_column(logits, [p.temperature for p in params])).softmax(-1)
+    tiny = torch.finfo(logits.dtype).tiny  # nor is one too small for the type of the logits
+    temperatures = [max(p.temperature, tiny) for p in params]
+    weights = scaled.div_(_column(logits, temperatures)).softmax(-1)
     if any(p.min_p for p in params):
         least = weights.amax(-1, keepdim=True) * _column(logits, [p.min_p for p in params])
         weights.masked_fill_(weights < least, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from ninfer_core.text.parsers import PlainParser
 from ninfer_core.text.template import ChatTemplate
 from ninfer_core.text.tokenizer import HfTokenizer
 
+_log = logging.getLogger(__name__)
+
 
 class ChatFrontend:
     """A frontend for text, without reasoning and tools beyond what the template writes.
@@ -30,11 +33,15 @@ class ChatFrontend:
 
     def __init__(self, resources: Mapping[str, bytes]) -> None:
         self.tokenizer = HfTokenizer(_need(resources, "tokenizer.json"))
-        template = _need(resources, "chat_template.jinja").decode()
+        template = _need(resources, "chat_template.jinja").decode(errors="replace")
         self._template = ChatTemplate(template, self.tokenizer)
         self._takes_tools = "tools" in template
-        self._variables = _special_tokens(resources.get("tokenizer_config.json", b"{}"))
-        self.eos_token_ids = _eos_ids(_need(resources, "generation_config.json"))
+        config = _object({"tokenizer_config.json": b"{}", **resources}, "tokenizer_config.json")
+        self._variables = _special_tokens(config)
+        if config.get("add_bos_token") and "bos_token" not in template:
+            _log.info("add_bos_token of the tokenizer config is not followed: the chat template "
+                      "alone says how a conversation begins")
+        self.eos_token_ids = _eos_ids(_object(resources, "generation_config.json"))
         self.sampling_defaults = SamplingParams()
 
     def prepare(
@@ -62,8 +69,20 @@ def _need(resources: Mapping[str, bytes], role: str) -> bytes:
     return resources[role]
 
 
-def _eos_ids(generation_config: bytes) -> frozenset[int]:
-    found = json.loads(generation_config).get("eos_token_id")
+def _object(resources: Mapping[str, bytes], role: str) -> dict[str, Any]:
+    raw = _need(resources, role)
+    try:
+        found = json.loads(raw)
+        if isinstance(found, dict):
+            return found
+        why = f"it is {reprlib.repr(found)}, not an object"
+    except (ValueError, RecursionError) as error:
+        why = str(error)
+    raise ArtifactError("a file of the text side is damaged", where=role, why=why)
+
+
+def _eos_ids(generation_config: Mapping[str, Any]) -> frozenset[int]:
+    found = generation_config.get("eos_token_id")
     ids = found if isinstance(found, list) else [found]
     if not ids or not all(type(each) is int for each in ids):
         raise ArtifactError("no token ends an answer of this model",
@@ -71,11 +90,10 @@ def _eos_ids(generation_config: bytes) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _special_tokens(tokenizer_config: bytes) -> dict[str, str]:
-    config = json.loads(tokenizer_config)
-    found = {name: config.get(name) for name in ("bos_token", "eos_token")}
+def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: tokenizer_config.get(name) for name in ("bos_token", "eos_token")}
     texts = {n: t.get("content") if isinstance(t, dict) else t for n, t in found.items()}
-    return {name: text for name, text in texts.items() if text is not None}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
 def _text_message(message: Mapping[str, Any]) -> dict[str, Any]:

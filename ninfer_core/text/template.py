@@ -69,10 +69,16 @@ class ChatTemplate:
         control tokens; in messages and tools their text stays text.
 
         :param variables: further variables of the template; ``add_generation_prompt`` is true.
-        :raises RequestError: if the template refuses the conversation; names the line.
+        :raises RequestError: if the template refuses the conversation, naming the line, or if the
+            conversation is nested too deeply.
         """
         hide, reveal = self._tokenizer.control_text.hide, self._tokenizer.control_text.reveal
-        text = self.render(messages=hide(messages), tools=hide(tools) or None, **variables)
+        try:
+            content = {"messages": hide(messages), "tools": hide(tools) or None}
+        except RecursionError as error:
+            why = "it is nested too deeply"
+            raise RequestError("the conversation cannot be rendered", why=why) from error
+        text = self.render(**content, **variables)
         opening, closing = self._reasoning or ("", "")
         return PreparedPrompt(
             token_ids=tuple(self._tokenizer.encode(text, special=True)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ninfer_core.api import UnsupportedError
+from ninfer_core.api import ArtifactError, NInferError, UnsupportedError
 from ninfer_core.text.control_text import ControlText
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -35,10 +35,20 @@ class HfTokenizer:
     :ivar control_ids: id of each control token by its text.
     :ivar control_text: hides control-token text of content from ``encode(..., special=True)``.
     :raises UnsupportedError: if the tokenizer is of another kind.
+    :raises ArtifactError: if the file is damaged.
     """
 
     def __init__(self, tokenizer_json: bytes) -> None:
-        spec = json.loads(tokenizer_json)
+        try:
+            self._read(json.loads(tokenizer_json))
+        except NInferError:
+            raise
+        except Exception as error:  # the library raises nothing more specific
+            raise ArtifactError(
+                "a file of the text side is damaged", where="tokenizer.json", why=repr(error)
+            ) from error
+
+    def _read(self, spec: dict[str, Any]) -> None:
         if spec["model"].get("type") != "BPE" or "ByteLevel" not in json.dumps(spec["decoder"]):
             raise UnsupportedError("unsupported tokenizer", why="it is no byte-level BPE")
         self.control_ids = {token["content"]: token["id"] for token in spec["added_tokens"]}

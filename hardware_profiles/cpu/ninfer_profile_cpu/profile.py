@@ -54,8 +54,11 @@ class CpuProfile:
             source=f"measured now, with torch on {num_cores()} cores",
         )
 
-    def prepare(self) -> None:
-        """Nothing: any machine will do, and the first kernel claims the threads."""
+    def prepare(self, num_threads: int | None) -> None:
+        """Start the kernels' threads: as many as asked for, else one for each core."""
+        from .kernels.pool import pool
+
+        pool().set_num_threads(num_threads or num_cores())
 
     def memory_budget(self) -> int:
         """What programs could get now, page cache included, less a reserve."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import cattrs
 from attrs import asdict, field, frozen
 from attrs.validators import ge, gt
 
 from ninfer_core.api import ArtifactError, Claim, ModelDescription
+from ninfer_core.artifact.schema import read_config
 
 ARCHITECTURE = "LlamaForCausalLM"
 
@@ -25,10 +25,11 @@ GGUF_KEYS = {
     "llama.attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "llama.rope.freq_base": "rope_theta",
     "llama.rope.scaling.type": "rope_type",
+    "llama.rope.scaling.factor": "factor",
 }
 VARIANTS = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,),
-    "rope_type": ("default", "none"), "partial_rotary_factor": (1.0,),
+    "rope_type": ("default", "none"), "factor": (1.0,), "partial_rotary_factor": (1.0,),
 }
 """Keys that change the mathematics, with the values this pack computes."""
 
@@ -46,7 +47,7 @@ class LlamaConfig:
     rms_norm_eps: float = field(validator=gt(0))
     num_key_value_heads: int = field(validator=ge(1))
     head_dim: int = field(validator=ge(1))
-    rope_theta: float = 10_000.0
+    rope_theta: float = field(default=10_000.0, validator=gt(0))
     tie_word_embeddings: bool = False
 
     @num_key_value_heads.default
@@ -55,7 +56,11 @@ class LlamaConfig:
 
     @head_dim.default
     def _even_split(self) -> int:
-        return self.hidden_size // self.num_attention_heads
+        return self.hidden_size // max(self.num_attention_heads, 1)
+
+    def __attrs_post_init__(self) -> None:
+        if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
+            raise ValueError(f"heads do not group, or have odd sizes: {self}")
 
     def component(self) -> dict[str, Any]:
         """The ``text`` component of an artifact; `configure` reads it back."""
@@ -64,7 +69,8 @@ class LlamaConfig:
 
 def claim(model: ModelDescription) -> Claim | None:
     """Any Llama, whatever its size."""
-    if {*model.architectures, model.config.get("model_type")} & {ARCHITECTURE, "llama"}:
+    names = (*model.architectures, model.config.get("model_type"))
+    if ARCHITECTURE in names or "llama" in names:
         return Claim(50, f"Llama architecture of {model.origin} origin")
     return None
 
@@ -75,25 +81,20 @@ def configure(model: ModelDescription) -> LlamaConfig:
     :raises ArtifactError: naming every key that is missing or odd, or a variant of Llama that this
         pack does not compute (biases, scaled RoPE, another activation).
     """
-    keys = _gguf_keys(model.config) if model.origin == "gguf" else _flat_keys(model.config)
+    gguf = {ours: model.config[key] for key, ours in GGUF_KEYS.items() if key in model.config}
+    keys = gguf if model.origin == "gguf" else _flat_keys(model.config)
     for key, computed in VARIANTS.items():
         if (found := keys.get(key, computed[0])) not in computed:
             why = f"{key} is {found!r}; the pack computes {computed[0]!r}"
             raise ArtifactError("this variant of Llama is not supported", why=why)
-    try:
-        return cattrs.structure(keys, LlamaConfig)
-    except cattrs.BaseValidationError as error:
-        why = "; ".join(cattrs.transform_error(error))
-        raise ArtifactError("the model's config is not that of a Llama", why=why) from error
-
-
-def _gguf_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {ours: metadata[key] for key, ours in GGUF_KEYS.items() if key in metadata}
+    return read_config(LlamaConfig, keys, "Llama")
 
 
 def _flat_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of RoPE beside the others, where older configs have them; absent where null."""
-    scaling = config.get("rope_scaling") or {}
-    scaling = {"rope_type" if key == "type" else key: value for key, value in scaling.items()}
-    keys = {**config, **scaling, **(config.get("rope_parameters") or {})}
+    keys = dict(config)
+    for name in ("rope_scaling", "rope_parameters"):
+        given = config.get(name) or {}
+        found = given if isinstance(given, Mapping) else {"type": given}
+        keys |= {"rope_type" if key == "type" else key: value for key, value in found.items()}
     return {key: value for key, value in keys.items() if value is not None}

@@ -5,28 +5,28 @@ from __future__ import annotations
 from attrs import evolve
 from torch import Tensor
 
-from ninfer_core.api import CheckpointSource, ImportedParameter, ImportPlan, StorageChoice
+from ninfer_core import api
 from ninfer_pack_smollm2.config import LlamaConfig, configure
 from ninfer_pack_smollm2.parameters import Parameter, parameters
 from ninfer_pack_smollm2.q4_1 import parts_of_blocks
 
 
-def import_source(source: CheckpointSource) -> ImportPlan:
+def import_source(source: api.CheckpointSource) -> api.ImportPlan:
     """Place every tensor; by default it keeps the bits it has in the checkpoint."""
     config = configure(source.description)
     if source.description.origin == "gguf":  # no key says it: a tied head is simply absent
         config = evolve(config, tie_word_embeddings="output.weight" not in source.tensors)
     stored = [parameter for parameter in parameters(config) if not parameter.spec.tied_to]
-    return ImportPlan(
+    return api.ImportPlan(
         components={"text": {"config": config.component()}},
         parameters=tuple(_import(parameter, source) for parameter in stored),
         resources=source.resources,
         ignored=_ignored(config, source),
-        recipe=(StorageChoice("*"),),
+        recipe=(api.StorageChoice("*"),),
     )
 
 
-def _ignored(config: LlamaConfig, source: CheckpointSource) -> dict[str, str]:
+def _ignored(config: LlamaConfig, source: api.CheckpointSource) -> dict[str, str]:
     rules = {".rotary_emb.inv_freq": "computed from rope_theta"}
     if config.tie_word_embeddings:
         rules["lm_head.weight"] = "tied to the token embedding"
@@ -36,9 +36,12 @@ def _ignored(config: LlamaConfig, source: CheckpointSource) -> dict[str, str]:
     }
 
 
-def _import(parameter: Parameter, source: CheckpointSource) -> ImportedParameter:
+def _import(parameter: Parameter, source: api.CheckpointSource) -> api.ImportedParameter:
     gguf = source.description.origin == "gguf"
     tensor = source.tensors[parameter.gguf if gguf else parameter.huggingface]
+    if tuple(tensor.shape) != parameter.spec.shape:
+        why = f"{list(tensor.shape)}, the model wants {list(parameter.spec.shape)}"
+        raise api.ArtifactError("a tensor has another shape", where=tensor.name, why=why)
     interleaved_heads = parameter.rotated_heads if gguf else 0
     q4_1 = tensor.dtype == "Q4_1"
 
@@ -49,7 +52,7 @@ def _import(parameter: Parameter, source: CheckpointSource) -> ImportedParameter
         stored = parts_of_blocks(tensor.raw()) if q4_1 else tensor.parts()
         return {name: _half_split(part, interleaved_heads) for name, part in stored.items()}
 
-    return ImportedParameter(
+    return api.ImportedParameter(
         parameter.spec, (tensor.name,), values, parts,
         "q4_1_g32_fp16" if q4_1 else tensor.format, parameter.parent,
     )

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ninfer_core.api import ArtifactError
-from ninfer_core.artifact.layouts.planar import Geometry, PlanarLayout
+from ninfer_core.artifact.formats.grouped import by_rows
+from ninfer_core.artifact.layouts.planar import Geometry, PlanarLayout, require_shape
 
 GROUP = 32
 
@@ -28,6 +29,7 @@ class Q4_1Codec:
     """Numbers of ``q4_1_g32_fp16``: ``codes`` int8 ``[N, K]`` of 0..15, ``scales`` and
     ``minimums`` fp16 ``[N, K/32]``."""
 
+    @by_rows
     def quantize(self, values: Tensor) -> dict[str, Tensor]:
         """Spread the codes evenly from the smallest to the largest value of each group.
 
@@ -56,9 +58,8 @@ class HalfSplitLayout(PlanarLayout):
     ``[N, K/32]``; the byte j of a group of 32 holds element j low and element j + 16 high."""
 
     def geometry(self, format_name: str, shape: tuple[int, ...]) -> Geometry:
-        if len(shape) != 2 or shape[1] % GROUP:
-            why = f"{list(shape)} is not [N, K] with K a multiple of {GROUP}"
-            raise ArtifactError("half_split_k32_v1 cannot hold this shape", why=why)
+        fits = len(shape) == 2 and not shape[1] % GROUP
+        require_shape(fits, "half_split_k32_v1", shape, f"[N, K] with K a multiple of {GROUP}")
         rows, columns = shape
         codes = ("codes", torch.uint8, (rows, columns // 2))
         per_group = (torch.float16, (rows, columns // GROUP))

@@ -9,6 +9,8 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from ninfer_core.api import ArtifactError
+
 
 @frozen
 class DirectCodec:
@@ -17,8 +19,17 @@ class DirectCodec:
     dtype: torch.dtype
 
     def quantize(self, values: Tensor) -> dict[str, Tensor]:
-        """`cast_direct`: to nearest even; infinities and NaN are kept."""
-        return {"codes": values.to(self.dtype)}
+        """`cast_direct`: to nearest even; infinities and NaN are kept.
+
+        :raises ArtifactError: for values that are no integers, if the codes are.
+        """
+        codes = values.to(self.dtype)
+        if not self.dtype.is_floating_point and not torch.equal(codes.double(), values.double()):
+            raise ArtifactError(
+                "values cannot be stored as integers", why=f"some are not of {self.dtype}",
+                fix="choose another format for them",
+            )
+        return {"codes": codes}
 
     def dequantize(self, parts: Mapping[str, Tensor]) -> Tensor:
         """fp32; but integers stay int32, because fp32 has no indices above 2**24."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any
 
 import torch
 from attrs import frozen
@@ -11,6 +12,22 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ninfer_core.api import ArtifactError
+
+_CHUNK_ELEMENTS = 1 << 20
+Quantize = Callable[[Any, Tensor], dict[str, Tensor]]
+
+
+def by_rows(quantize: Quantize) -> Quantize:
+    """Decorates a codec's ``quantize`` that treats rows alone: a large matrix takes little more
+    memory than its values and its parts, because only a few rows at a time are worked on."""
+
+    @wraps(quantize)
+    def in_chunks(codec: Any, values: Tensor) -> dict[str, Tensor]:
+        chunks = values.split(max(1, _CHUNK_ELEMENTS // values.shape[1]))
+        pieces = [quantize(codec, chunk) for chunk in chunks]
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    return in_chunks
 
 
 @frozen
@@ -20,6 +37,7 @@ class GroupedCodec:
     bits: int
     group: int
 
+    @by_rows
     def quantize(self, values: Tensor) -> dict[str, Tensor]:
         """`grouped_absmax`; raises `ArtifactError` for values or scales that are not finite."""
         high = 2 ** (self.bits - 1) - 1
@@ -29,7 +47,13 @@ class GroupedCodec:
         return {"codes": codes.flatten(1)[:, : values.shape[1]].contiguous(), "scales": scales}
 
     def dequantize(self, parts: Mapping[str, Tensor]) -> Tensor:
-        """fp32 ``[N, K]``: the fp32 product of code and scale."""
+        """fp32 ``[N, K]``: the fp32 product of code and scale.
+
+        :raises ArtifactError: for words that the format does not have.
+        """
+        require(parts["scales"].isfinite().all(), "a scale is not finite")
+        if self.bits == 8:
+            require((parts["codes"] != -128).all(), "a code is -128")
         codes = self._grouped(parts["codes"].float())
         values = codes.mul_(parts["scales"].float().unsqueeze(-1)).flatten(1)
         return values[:, : parts["codes"].shape[1]].contiguous()
@@ -60,6 +84,13 @@ def absmax_normalize(groups: Tensor, limit: float, dtype: torch.dtype) -> tuple[
             why=f"a value is not finite, or its group needs a scale that {dtype} does not have",
         )
     return quotients, scales
+
+
+def require(hold: Tensor | bool, why: str) -> None:
+    """Raise `ArtifactError` unless stored words are those of their format."""
+    if not hold:
+        fix = "fetch or convert the model again"
+        raise ArtifactError("stored weights are invalid", why=why, fix=fix)
 
 
 q4_g64_fp16 = partial(GroupedCodec, 4, 64)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ninfer_core.api import ArtifactError, UnsupportedError
-from ninfer_core.artifact.formats.grouped import absmax_normalize
+from ninfer_core.api import UnsupportedError
+from ninfer_core.artifact.formats.grouped import absmax_normalize, by_rows, require
 
 _E4M3_MAX = 448.0
 _E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -17,6 +17,7 @@ _E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 class Fp8RowCodec:
     """``w = code * scale``: ``codes`` float8_e4m3fn ``[N, K]``, ``scales`` bf16 ``[N]``."""
 
+    @by_rows
     def quantize(self, values: Tensor) -> dict[str, Tensor]:
         """`fp8_row_maxabs`, which rounds values to bf16 first; raises as `absmax_normalize`."""
         normal, scales = absmax_normalize(values.bfloat16().float(), _E4M3_MAX, torch.bfloat16)
@@ -26,9 +27,9 @@ class Fp8RowCodec:
     def dequantize(self, parts: Mapping[str, Tensor]) -> Tensor:
         """fp32 ``[N, K]``; raises `ArtifactError` for words that the format does not have."""
         values, scales = parts["codes"].float(), parts["scales"].float()
-        _require(values.isfinite().all(), "a code is NaN")
-        _require((scales.isfinite() & ~scales.signbit()).all(), "a scale is negative or infinite")
-        _require(not values[scales == 0].any(), "a row of scale 0 has codes other than 0")
+        require(values.isfinite().all(), "a code is NaN")
+        require((scales.isfinite() & ~scales.signbit()).all(), "a scale is negative or infinite")
+        require(not values[scales == 0].any(), "a row of scale 0 has codes other than 0")
         return values.mul_(scales.unsqueeze(-1))
 
 
@@ -49,15 +50,9 @@ class Nvfp4Codec:
     def dequantize(self, parts: Mapping[str, Tensor]) -> Tensor:
         """fp32 ``[..., N, K]``; raises `ArtifactError` for words that the format does not have."""
         scales, divisor = parts["scales"].float(), parts["divisor"][..., None, None]
-        _require((scales.isfinite() & ~scales.signbit()).all(), "a scale is negative or NaN")
-        _require((divisor.isfinite() & (divisor > 0)).all(), "a divisor is not positive and finite")
+        require((scales.isfinite() & ~scales.signbit()).all(), "a scale is negative or NaN")
+        require((divisor.isfinite() & (divisor > 0)).all(), "a divisor is not positive and finite")
         words = torch.tensor([*_E2M1_MAGNITUDES, *(-m for m in _E2M1_MAGNITUDES)])
         values = words.to(scales.device)[parts["codes"].int()]
         values.view(*scales.shape, 16).mul_(scales.unsqueeze(-1))
         return values.div_(divisor)
-
-
-def _require(holds: Tensor | bool, why: str) -> None:
-    if not holds:
-        fix = "fetch or convert the model again"
-        raise ArtifactError("stored weights are invalid", why=why, fix=fix)

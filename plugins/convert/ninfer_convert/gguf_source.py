@@ -89,12 +89,24 @@ class GgufSource:
             self.tensors[name] = GgufTensor(name, dtype, shape, tensor)
 
 
+class _Reader(GGUFReader):
+    """Stops at the end of the file, where the library goes on to count what is not there."""
+
+    def _get(self, offset: int, dtype: Any, count: Any = 1, *order: Any, **options: Any) -> Any:
+        found = super()._get(offset, dtype, count, *order, **options)
+        if len(found) < count:
+            raise ValueError(f"it ends at byte {len(self.data)}, before its content does")
+        return found
+
+
 def _read(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
     """Tensors and metadata; the reader raises whatever its arithmetic meets in a damaged file."""
     try:
-        reader = GGUFReader(path)
+        reader = _Reader(path)
         return reader, {key: field.contents() for key, field in reader.fields.items()}
-    except (ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
+    except (
+        ValueError, KeyError, IndexError, OverflowError, TypeError, OSError, RecursionError,
+    ) as error:
         raise ArtifactError(
             "the GGUF file is damaged", where=path.name, why=str(error), fix="fetch it again"
         ) from error
@@ -110,6 +122,14 @@ def _check(metadata: Mapping[str, Any], reader: GGUFReader, path: Path) -> None:
             "the GGUF file is of the other byte order", where=path.name,
             fix="convert it with gguf-py's gguf_convert_endian first",
         )
+    end = reader.data_offset
+    for tensor in sorted(reader.tensors, key=lambda each: each.data_offset):
+        if tensor.data_offset < end or (tensor.data_offset - reader.data_offset) % reader.alignment:
+            raise ArtifactError(
+                "the GGUF file is damaged", where=path.name, fix="fetch it again",
+                why=f"{tensor.name} overlaps another tensor, or is not aligned",
+            )
+        end = tensor.data_offset + tensor.n_bytes
     if metadata.get("split.count", 1) != 1:
         raise ArtifactError(
             "the GGUF file is one piece of a split set", where=path.name,

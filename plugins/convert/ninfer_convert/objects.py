@@ -55,22 +55,22 @@ class StoredObject:
 
     def _kept_parts(self) -> Mapping[str, Tensor]:
         members = [member.parts() for member in self.members if member.parts]
-        parts = {name: _stack([each[name] for each in members]) for name in members[0]}
-        self._check_shape(parts["codes"])
-        return parts
+        self._check_shapes([each["codes"] for each in members])
+        return {name: _stack([each[name] for each in members]) for name in members[0]}
 
     def _quantized_parts(self) -> Mapping[str, Tensor]:
-        values = _stack([member.values() for member in self.members])
-        self._check_shape(values)
+        values = [member.values() for member in self.members]
+        self._check_shapes(values)
         codec: FormatCodec = self.format.codec.load()()
-        return codec.quantize(values)
+        return codec.quantize(_stack(values))
 
-    def _check_shape(self, elements: Tensor) -> None:
-        if tuple(elements.shape) != self.shape:
-            raise ArtifactError(
-                "the checkpoint's tensors have another shape",
-                why=f"{list(elements.shape)}, the model wants {list(self.shape)}",
-            )
+    def _check_shapes(self, given: Sequence[Tensor]) -> None:
+        for member, elements in zip(self.members, given, strict=True):
+            if tuple(elements.shape) != member.spec.shape:
+                raise ArtifactError(
+                    "the checkpoint's tensors have another shape", where=member.spec.name,
+                    why=f"{list(elements.shape)}, the model wants {list(member.spec.shape)}",
+                )
 
     def _layout(self) -> StorageLayout:
         layout: StorageLayout = self.layout.layout.load()()

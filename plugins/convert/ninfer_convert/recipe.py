@@ -12,6 +12,7 @@ A recipe is a TOML file; the first entry whose pattern matches a parameter's nam
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
@@ -36,11 +37,10 @@ def load_recipe(name: str) -> Sequence[StorageChoice]:
 
     :raises ConfigError: if there is none of that name, or it is malformed.
     """
-    path = Path(name)
-    text = path.read_text() if path.is_file() else _built_in(name)
     try:
+        text = Path(name).read_text("utf-8") if os.path.isfile(name) else _built_in(name)
         return _converter.structure(tomllib.loads(text), _Recipe).store
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, ValueError) as error:  # of the file, its UTF-8 and its TOML
         raise ConfigError("malformed recipe", where=name, why=str(error)) from error
     except cattrs.BaseValidationError as error:
         why = "; ".join(cattrs.transform_error(error))

@@ -61,9 +61,11 @@ class SafetensorsSource:
 
     def __init__(self, directory: Path) -> None:
         config = read_json(directory / "config.json")
-        self.description = ModelDescription(
-            "huggingface", tuple(config.get("architectures") or ()), config
-        )
+        names = config.get("architectures") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ArtifactError("cannot read a file", where="config.json",
+                                why=f"architectures is {names!r}, not a list of names")
+        self.description = ModelDescription("huggingface", tuple(names), config)
         self.resources = _resources(directory, config)
         self.tensors = TensorTable(str(directory))
         for name, file in open_shards(directory).items():
@@ -77,19 +79,28 @@ def _resources(directory: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
     file, and the ids that end an answer in ``generation_config.json``."""
     paths = {name: directory / name for name in FRONTEND_FILES}
     resources = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
-    if "tokenizer_config.json" in resources and "chat_template.jinja" not in resources:
+    if "tokenizer_config.json" in resources and not resources.get("chat_template.jinja"):
         template = _default_template(read_json(paths["tokenizer_config.json"]))
-        if template is not None:
-            resources["chat_template.jinja"] = template.encode()
-    if "generation_config.json" not in resources:
-        generation = {"eos_token_id": config.get("eos_token_id")}
+        resources["chat_template.jinja"] = template
+    generation: dict[str, Any] = {}
+    if "generation_config.json" in resources:
+        generation = read_json(paths["generation_config.json"])
+    if generation.get("eos_token_id") is None:
+        generation["eos_token_id"] = config.get("eos_token_id")
         resources["generation_config.json"] = json.dumps(generation).encode()
-    return resources
+    return {name: content for name, content in resources.items() if content}
 
 
-def _default_template(tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The template, or the one called ``default`` of several."""
-    found = tokenizer_config.get("chat_template")
-    if isinstance(found, list):
-        found = {each["name"]: each["template"] for each in found}.get("default")
-    return found
+def _default_template(tokenizer_config: Mapping[str, Any]) -> bytes:
+    """The template, or the one called ``default`` of several; empty if there is none."""
+    found = tokenizer_config.get("chat_template") or ""
+    try:
+        if isinstance(found, list):
+            found = {each["name"]: each["template"] for each in found}.get("default", "")
+        template: bytes = found.encode()
+        return template
+    except (AttributeError, KeyError, TypeError, UnicodeEncodeError) as error:
+        why = f"chat_template is no text, nor a list of named ones ({error!r})"
+        raise ArtifactError(
+            "cannot read a file", where="tokenizer_config.json", why=why
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def open_shards(directory: Path) -> dict[str, Any]:
 def _follow(index: Path) -> dict[str, Any]:
     weight_map = _weight_map(index)
     paths = {name: index.parent / name for name in sorted(set(weight_map.values()))}
-    _refuse(index, "files are missing", [n for n, path in paths.items() if not path.is_file()])
+    _refuse(index, "files are missing", [n for n in paths if not os.path.isfile(paths[n])])
     files = {name: _open(path) for name, path in paths.items()}
     held = {name: frozenset(file.keys()) for name, file in files.items()}
     absent = [f"{name} ({file})" for name, file in weight_map.items() if name not in held[file]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ninfer_core.api import ArtifactError, CheckpointSource, SourceTensor
@@ -29,11 +30,11 @@ def open_source(path: Path) -> CheckpointSource:
 
     :raises ArtifactError: if it is neither, or damaged.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike the methods, these take any text for a path
         from ninfer_convert.safetensors_source import SafetensorsSource
 
         return SafetensorsSource(path)
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == ".gguf" and os.path.isfile(path):
         from ninfer_convert.gguf_source import GgufSource
 
         return GgufSource(path)

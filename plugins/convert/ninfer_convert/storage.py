@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,6 +16,7 @@ from ninfer_core.api import (
     StorageChoice,
 )
 
+log = logging.getLogger(__name__)
 KEEP = StorageChoice("*")
 UNKEPT = "bf16"
 """Stored where a recipe says to keep what the checkpoint holds, and no format holds that."""
@@ -28,6 +30,9 @@ def plan_objects(
     :raises ConfigError: if the recipe has no entry for a parameter, differs within an object, or
         names what is not registered.
     """
+    decided = [_choice(each, recipe) for each in plan.parameters]
+    if idle := [choice.pattern for choice in recipe if not any(choice is one for one in decided)]:
+        log.warning("these patterns of the recipe decide nothing: %s", ", ".join(idle))
     groups: dict[str, list[ImportedParameter]] = {}
     for parameter in plan.parameters:
         groups.setdefault(parameter.parent or parameter.spec.name, []).append(parameter)
@@ -74,6 +79,8 @@ def _common(choices: Sequence[StorageChoice], object_id: str) -> StorageChoice:
 
 def _held_format(members: Sequence[ImportedParameter]) -> str:
     held = {member.format for member in members}
+    if held == {"bf16", "fp32"}:
+        return "fp32"  # which holds all numbers of both
     return (held.pop() if len(held) == 1 else "") or UNKEPT
 
 

@@ -22,7 +22,9 @@ from ninfer_core.ops.contracts import CONTRACTS
 from ninfer_core.plugin_host.builtin import ninfer_weight_formats, ninfer_weight_layouts
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.store import StateStore
+from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.plugin import ninfer_hardware_profiles, ninfer_kernels
+from ninfer_profile_cpu.profile import num_cores
 
 KERNELS = {spec.op: spec for spec in ninfer_kernels()}
 SPECS = {spec.name: spec for spec in ninfer_weight_formats()}
@@ -31,7 +33,7 @@ FORMATS = {
     "fp32": "contiguous_le_v1", "bf16": "contiguous_le_v1", "q4_g64_fp16": "row_split_k128_v1",
     "q5_g64_fp16": "row_split_k128_v1", "q6_g64_fp16": "row_split_k128_v1",
     "q8_g32_fp16": "row_split_k128_v1",
-}  # fmt: skip
+}
 
 
 def _weight(values, name):
@@ -201,7 +203,9 @@ def test_profile():
     (spec,) = ninfer_hardware_profiles()
     assert spec.detect.load()().score == 10
     profile = spec.profile.load()()
-    profile.prepare()
+    for asked, got in ((1, 1), (2, 2), (None, num_cores())):
+        profile.prepare(asked)
+        assert pool().num_threads == got
     figures = profile.figures()
     assert figures.read_bytes_per_s > 1e8 and figures.flops["float32"] > 1e8
     assert 0 < profile.memory_budget() < figures.memory_bytes

@@ -17,7 +17,7 @@ from ninfer_profile_cpu.kernels.rope import rope_kv_append_body
 PAGE = 64
 DTYPES = {
     "fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn,
-}  # fmt: skip
+}
 
 
 def _planes(codec, num_pages, heads, dim):
@@ -61,7 +61,7 @@ class Layer:
             pool().address, rope_kv_append_body(), len(qkv), 8, self.rope.ctypes.data,
             qkv.data_ptr(), 4 * qkv.stride(0), batch.positions.data_ptr(),
             batch.token_row.data_ptr(), batch.table.data_ptr(), 4 * batch.table.stride(0), 0, 0,
-        )  # fmt: skip
+        )
 
     def attend(self, q, batch, partial_bytes=1 << 22):
         out = torch.full((len(q), self.sizes[0] * self.sizes[2]), torch.nan)
@@ -71,7 +71,7 @@ class Layer:
             batch.row_start.data_ptr(), batch.positions.data_ptr(), batch.table.data_ptr(),
             4 * batch.table.stride(0), len(batch.row_start) - 1, len(q), self.partials.ctypes.data,
             partial_bytes,
-        )  # fmt: skip
+        )
         return out
 
 

@@ -5,9 +5,11 @@ import time
 
 import numpy as np
 import pytest
+from numba.core import config
 
+from ninfer_profile_cpu.kernels import compile as compile_module
 from ninfer_profile_cpu.kernels import pool as pool_module
-from ninfer_profile_cpu.kernels.compile import compile_native, source_stamp
+from ninfer_profile_cpu.kernels.compile import compile_native
 from ninfer_profile_cpu.kernels.launch import SCRATCH_STRIDE, SLEEPERS, launch
 from ninfer_profile_cpu.kernels.memory import arg, store_int64
 from ninfer_profile_cpu.kernels.pool import SPIN_S, Pool
@@ -85,14 +87,10 @@ def test_a_forked_child_works_alone(make_pool):
 
 def test_the_pool_takes_the_threads_of_torch(monkeypatch):
     given = [3]
-    monkeypatch.setattr(pool_module, "_pools", [])
     monkeypatch.setattr(pool_module.torch, "get_num_threads", lambda: given[-1])
     monkeypatch.setattr(pool_module.torch, "set_num_threads", given.append)
-    own = pool_module.pool()
+    own = pool_module.pool.__wrapped__()
     assert own.num_threads == 3 and given[-1] == 1
-    assert pool_module.pool() is own and own.num_threads == 3
-    given.append(2)
-    assert pool_module.pool().num_threads == 2 and given[-1] == 1
     own.close()
 
 
@@ -104,5 +102,30 @@ def test_scratch_grows_only(make_pool):
     assert int(own._fields[SCRATCH_STRIDE]) == before >= 10_000
 
 
-def test_cache_is_stamped_with_all_sources():
-    assert len(source_stamp()) == 64
+def test_a_closed_pool_can_start_again(make_pool):
+    own, counts = make_pool(3), np.zeros(40, dtype=np.int64)
+    own.close()
+    assert own.num_threads == 1 and count(own, 40, 1, counts)
+    own.set_num_threads(2)
+    assert own.num_threads == 2 and count(own, 40, 1, counts)
+
+
+def test_native_code_is_cached_until_a_source_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+
+    def compiled_anew():
+        before = compile_module._alive[:]
+        compile_native(_count)
+        return compile_module._alive[len(before)].cache_hits == 0
+
+    assert compiled_anew() and not compiled_anew()
+    monkeypatch.setattr(compile_module, "source_stamp", lambda: "another")
+    assert compiled_anew() and not compiled_anew()
+
+
+def test_native_code_needs_no_writable_directory(monkeypatch):
+    def nowhere(*arguments):
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr(compile_module, "_KernelCache", nowhere)
+    assert compile_native(_count) > 0

@@ -18,7 +18,7 @@ def run(shared):
         launch(
             shared, body, x.shape[0], ROWS_PER_ITEM, x.data_ptr(), strides[0], out.data_ptr(),
             strides[1], weight.data_ptr(), weight.shape[0], bits_of_float(EPS), extra, 0,
-        )  # fmt: skip
+        )
         return out
 
     return run

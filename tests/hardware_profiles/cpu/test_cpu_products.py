@@ -12,7 +12,7 @@ from ninfer_profile_cpu.kernels.weight_fields import BLOCK_ROWS
 
 FORMATS = (
     "fp32", "bf16", "u4_g32_half_min", "s4_g64_pair", "s5_g64_pair", "s6_g64_pair", "s8_g32_pair",
-)  # fmt: skip
+)
 
 
 def _address(tensor):
@@ -26,7 +26,7 @@ def run_linear(shared, poisoned):
         launch(
             shared, linear_body(), -(-out.shape[1] // BLOCK_ROWS), 1, weight.address, *_address(x),
             x.shape[0], *_address(out), _address(bias)[0], *_address(residual),
-        )  # fmt: skip
+        )
         return out
 
     return run
@@ -39,7 +39,7 @@ def run_swiglu(shared, poisoned):
         launch(
             shared, swiglu_body(), -(-out.shape[1] // BLOCK_ROWS), 1, weight.address, *_address(x),
             x.shape[0], *_address(out), 0, 0, 0,
-        )  # fmt: skip
+        )
         return out
 
     return run
@@ -144,6 +144,6 @@ def test_embedding_is_exact(fmt, width, shared, random_weight, poisoned):
     launch(
         shared, embedding_body(), len(ids), 8, weight.address, ids.data_ptr(), *_address(out),
         0, 0, 0, 0, 0,
-    )  # fmt: skip
+    )
     assert torch.equal(out[:, :width], weight.values[ids])
     assert out[:, width:].isnan().all()

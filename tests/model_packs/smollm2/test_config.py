@@ -61,7 +61,15 @@ def test_a_missing_key_is_named(key):
         configure(describe(config))
 
 
-@pytest.mark.parametrize(("key", "value"), [("vocab_size", "many"), ("num_attention_heads", [4])])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_size", "many"), ("vocab_size", "100"), ("vocab_size", 100.5), ("vocab_size", -1),
+        ("num_attention_heads", [4]), ("tie_word_embeddings", "false"), ("rope_theta", 0),
+        ("rope_theta", float("nan")), ("rms_norm_eps", float("inf")), ("head_dim", 13),
+        ("num_key_value_heads", 3),
+    ],
+)
 def test_an_odd_value_is_refused_by_name(key, value):
     with pytest.raises(ArtifactError, match=key):
         configure(describe(HUGGINGFACE | {key: value}))
@@ -80,6 +88,7 @@ def test_zero_is_refused(key):
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type"),
+        ({"rope_scaling": {"factor": 2.0}}, "factor"), ({"rope_scaling": "linear"}, "rope_type"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     ],
@@ -101,7 +110,7 @@ def test_llamas_are_claimed(model):
 
 
 @pytest.mark.parametrize(
-    "architecture", ["LlamaForSequenceClassification", "MistralForCausalLM", "llama4"]
+    "architecture", ["LlamaForSequenceClassification", "MistralForCausalLM", "llama4", []]
 )
 def test_others_are_not_claimed(architecture):
     assert claim(describe({"model_type": architecture}, architecture=architecture)) is None

@@ -149,6 +149,14 @@ def test_required_members_are_missed(path):
         read(document)
 
 
+def test_names_without_end_do_not_fill_the_screen():
+    for document in (changed(("objects", 2, "id"), "x" * 9_000_000),
+                     DOCUMENT | {f"{index:09}": 0 for index in range(9_999)}):
+        with pytest.raises(ArtifactError) as caught:
+            read(document)
+        assert len(str(caught.value)) < 1500
+
+
 def test_the_place_is_named():
     with pytest.raises(ArtifactError, match=r"\]: objects/2/offset: an unsigned 64-bit integer"):
         read(changed(("objects", 2, "offset"), -3))

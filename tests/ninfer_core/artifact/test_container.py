@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -216,3 +218,58 @@ def test_damage_raises_nothing_but_our_errors(tmp_path, write, load, edits):
             store.weight(name)
     except NInferError as error:
         assert error.why
+
+
+def by_hand(folder: Path, catalogue: dict, payload: bytes, cuts: list[int], blanks: bytes) -> Path:
+    """A set made of bytes alone, as the definition words it."""
+    edges, set_id = [0, *cuts, len(payload)], bytes(range(16))
+    catalogue["files"] = [
+        {"path": f"piece {index}" if index else None, "payload_bytes": end - begin}
+        for index, (begin, end) in enumerate(pairwise(edges))
+    ]
+    text = json.dumps(catalogue).encode() + blanks
+    head = b"NINFER\0\3" + struct.pack("<Q", len(text)) + set_id + text
+    (folder / "m.ninfer").write_bytes(head + bytes(-len(head) % 4096) + payload[: edges[1]])
+    for index, (begin, end) in enumerate(pairwise(edges[1:]), start=1):
+        head = b"NINPRT\0\3" + struct.pack("<Q", index) + set_id
+        (folder / f"piece {index}").write_bytes(head.ljust(4096, b"\0") + payload[begin:end])
+    return folder / "m.ninfer"
+
+
+@given(
+    cuts=st.sets(st.integers(1, 1300), max_size=4).map(sorted),
+    blanks=st.text(" \n\t\r", max_size=9).map(lambda text: text.encode() * 700),
+)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_sets_of_other_writers_are_read(tmp_path, formats, layouts, cuts, blanks):
+    vector = struct.pack("<3f", 1.5, -2.0, 1e-30)
+    codes, high, scales = bytearray(256), bytearray(64), bytearray(16)  # q5 [2, 130], P = 256
+    codes[128 + 64] = 0xF3  # row 1: column 128 has the low bits 3, column 129 has 15
+    high[32 + 16] = 0b01  # and the first of them bit 4: 19 - 32 = -13
+    scales[8 + 4 : 8 + 6] = struct.pack("<e", 0.25)
+    matrix = bytes(codes) + bytes(high).ljust(256, b"\0") + bytes(scales)
+    objects = [
+        {"id": "v", "kind": "tensor", "shape": [3], "format": "fp32", "offset": 256, "bytes": 12,
+         "layout": "contiguous_le_v1"},
+        {"id": "r", "kind": "resource", "encoding": "raw_bytes_v1", "offset": 268, "bytes": 4},
+        {"id": "m", "kind": "tensor", "shape": [2, 130], "format": "q5_g64_fp16", "offset": 512,
+         "bytes": 528, "layout": "row_split_k128_v1"},
+    ]
+    payload = b"\xff" * 256 + vector + b"text" + b"\xff" * 240 + matrix + b"\xff" * 264
+    path = by_hand(tmp_path, {
+        "components": {"text": {"config": {}, "resources": {"tok": "r"}}}, "objects": objects,
+        "bindings": {"v": {"object": "v"},
+                     "row": {"parts": [{"object": "m", "range": [130, 260]}]}},
+        "uses": [],
+    }, payload, cuts, blanks)
+    artifact = open_artifact(path)
+    store = load_weights(artifact, formats=formats, layouts=layouts)
+    assert store.tensor("v").tolist() == [1.5, -2.0, struct.unpack("<f", vector[8:])[0]]
+    assert store.tensor("row")[0, 126:].tolist() == [0, 0, -13 * 0.25, 15 * 0.25]
+    assert artifact.resource("tok") == b"text"
+
+
+def test_a_catalogue_that_the_file_does_not_hold_is_refused_unread(split):
+    overwrite(split, 8, b"\xff" * 8)
+    with pytest.raises(ArtifactError, match="end before its catalogue"):
+        open_artifact(split)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ninfer_core.api import ArtifactError, UnsupportedError
+from ninfer_core.artifact.formats import grouped, minifloat
 
 GROUPED = {
     "q4_g64_fp16": (64, -8, 7), "q5_g64_fp16": (64, -16, 15), "q6_g64_fp16": (64, -32, 31),
@@ -242,3 +243,46 @@ def test_dequantized_values_are_the_callers_own(codec):
     stored = {"codes": torch.zeros(3)}
     codec("fp32").dequantize(stored).add_(1)
     assert not stored["codes"].any()
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_group_scales_that_are_not_finite_are_refused(codec, name, bad):
+    parts = codec(name).quantize(torch.ones(2, 100))
+    parts["scales"][1, 1] = bad
+    with pytest.raises(ArtifactError, match="a scale is not finite"):
+        codec(name).dequantize(parts)
+
+
+def test_q8_has_no_code_of_minus_128(codec):
+    parts = codec("q8_g32_fp16").quantize(torch.ones(2, 100))
+    parts["codes"][1, 7] = -128
+    with pytest.raises(ArtifactError, match="a code is -128"):
+        codec("q8_g32_fp16").dequantize(parts)
+
+
+@pytest.mark.parametrize("value", [0.5, float("nan"), float("inf"), 2.0**31, -(2.0**40)])
+def test_only_integers_are_stored_as_integers(codec, value):
+    with pytest.raises(ArtifactError, match="as integers"):
+        codec("int32").quantize(torch.tensor([1.0, value]))
+    kept = torch.tensor([-(2.0**31), -1.0, 2.0**30])
+    assert codec("int32").quantize(kept)["codes"].tolist() == [-(2**31), -1, 2**30]
+
+
+@pytest.mark.parametrize("name", [*GROUPED, "fp8_e4m3fn_row_bf16"])
+def test_large_matrices_are_quantised_a_few_rows_at_a_time(codec, name, monkeypatch):
+    values = torch.randn(70, 300)
+    whole = codec(name).quantize(values)
+    monkeypatch.setattr(grouped, "_CHUNK_ELEMENTS", 1000)
+    sizes, normalize = [], grouped.absmax_normalize
+
+    def watched(groups, *options):
+        sizes.append(groups.numel())
+        return normalize(groups, *options)
+
+    for module in (grouped, minifloat):
+        monkeypatch.setattr(module, "absmax_normalize", watched)
+    chunked = codec(name).quantize(values)
+    assert max(sizes) <= 1000
+    for part, expected in whole.items():
+        assert torch.equal(chunked[part].view(torch.uint8), expected.view(torch.uint8))

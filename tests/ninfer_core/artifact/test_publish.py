@@ -109,3 +109,20 @@ def test_two_writers_at_once_give_one_whole_set(tmp_path, formats, layouts):
     assert names(tmp_path) == ["m.ninfer", "m.ninfer.part-0001"]
     store = load_weights(open_artifact(tmp_path / "m.ninfer"), formats=formats, layouts=layouts)
     assert len(store.weight("w").planes["codes"].view(torch.uint8).unique()) == 1
+
+
+def test_a_link_to_nothing_is_a_file_in_the_way(tmp_path):
+    (tmp_path / "m.ninfer").symlink_to("nowhere")
+    with pytest.raises(ArtifactError, match="in the way"):
+        ArtifactWriter(tmp_path / "m.ninfer", components=TEXT)
+
+
+@pytest.mark.parametrize("name", ["file/m.ninfer", "x" * 250, "x" * 300])
+def test_paths_that_cannot_be_are_refused_by_name(tmp_path, name):
+    (tmp_path / "file").write_bytes(b"mine")
+    with (
+        pytest.raises(ArtifactError, match="cannot be written"),
+        ArtifactWriter(tmp_path / name, components=TEXT) as writer,
+    ):
+        add(writer, "a")
+    assert names(tmp_path) == ["file"]

@@ -139,6 +139,16 @@ def test_lies_about_an_object_are_refused(opened, formats, layouts, change, mess
         load_weights(artifact, formats=formats, layouts=layouts, select=["a"])
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (2, 64, 1)])
+def test_a_shape_that_a_layout_cannot_hold_is_refused_with_its_object(
+    opened, formats, layouts, shape
+):
+    artifact = opened({"a": (torch.ones(2, 64), "q4_g64_fp16")})
+    artifact = evolve(artifact, objects={"a": evolve(artifact.objects["a"], shape=shape)})
+    with pytest.raises(ArtifactError, match=r"m\.ninfer: object a\].*cannot hold"):
+        load_weights(artifact, formats=formats, layouts=layouts)
+
+
 def test_weight_info_reads_no_payload(opened, formats, layouts, monkeypatch):
     registered = {name: SimpleNamespace(spec=spec) for name, spec in formats.items()}
     registry = SimpleNamespace(formats=registered)

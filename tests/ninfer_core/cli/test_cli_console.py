@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from contextlib import redirect_stdout
 
 import pytest
 
-from ninfer_core.cli.console import Console, table
+from ninfer_core.cli.console import Console, set_up_streams, table
 
 UP, ERASE_LINE = "\x1b[1A", "\x1b[2K"
 
@@ -80,3 +82,25 @@ def test_reasoning_is_quiet_at_quiet_levels(capsys):
 
 def test_a_table_aligns_and_keeps_a_cell_on_one_line():
     assert table(("a", "bb"), ("ccc", "d\n  e")) == "a    bb\nccc  d e"
+
+
+def test_progress_leaves_stdout_alone_whoever_holds_it(capsys, terminal):
+    terminal()
+    with Console("info") as console:
+        with redirect_stdout(sys.stderr):
+            console.progress("loading", 1, 2)
+        console.stream("content", "answer")
+    assert capsys.readouterr().out == "answer"
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_only_debug_shows_the_traceback_of_a_warning(capsys, monkeypatch, level):
+    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.WARNING))
+    set_up_streams(level)
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        logging.root.warning("it failed", exc_info=True)
+    err = capsys.readouterr().err
+    assert err.startswith("WARNING: it failed\n") and err.endswith("ValueError: odd\n")
+    assert ("Traceback" in err) == (level == "debug")

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from ninfer_core.cli.console import INTERRUPTED, Console
+from ninfer_core.engine.load import load_engine
 
 
 @pytest.fixture
@@ -33,6 +34,17 @@ def test_the_answer_is_alone_on_stdout(answer):
     assert answer("--log-level", "off") == (0, out, "")
     for word in ("prefill", "decode", "8 tokens, ended by output-limit", "MB resident", "kernels"):
         assert word in err and word not in out
+
+
+def test_what_a_plugin_prints_while_it_loads_is_no_answer(answer, monkeypatch):
+    def noisy(*arguments):
+        print("look at me")
+        return load_engine(*arguments)
+
+    expected = answer()[1]
+    monkeypatch.setattr("ninfer_core.cli.generate.load_engine", noisy)
+    _, out, err = answer()
+    assert out == expected and "look at me" in err
 
 
 def test_messages_and_prompt_are_the_same_request(answer, tmp_path):

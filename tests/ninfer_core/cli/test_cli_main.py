@@ -37,6 +37,22 @@ def run(arguments):
     return 5
 """
 
+INTERRUPTED_IMPORT = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            sys.meta_path.remove(self)
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+try:
+    import ninfer_core.config
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
 
 @pytest.fixture
 def command(monkeypatch):
@@ -117,3 +133,27 @@ def test_a_gone_reader_is_quiet():
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 1
+
+
+def test_what_the_system_refuses_is_no_bug(command, capsys):
+    command(failing(OSError(28, "No space left on device", "disk")))
+    assert main.main(["plugins"]) == 1
+    err = capsys.readouterr().err
+    assert "No space left on device: 'disk'" in err and "internal" not in err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("arguments", "code"), [("plugins", 0), ("--nonsense", 1)])
+def test_a_closed_stream_is_an_empty_one(closed, arguments, code):
+    program = "import sys; from ninfer_core.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {arguments} {closed}', sys.executable, program],
+        capture_output=True, text=True,
+    )
+    assert done.returncode == code
+    assert "error" not in done.stdout and "internal" not in done.stderr
+
+
+def test_ctrl_c_is_not_lost_in_the_imports_of_torch():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], stderr=subprocess.DEVNULL)
+    assert done.returncode == 130

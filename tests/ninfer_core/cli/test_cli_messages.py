@@ -30,6 +30,10 @@ def test_an_array_is_the_messages(write):
     assert read_conversation(write([USER])) == ([USER], [])
 
 
+def test_a_byte_order_mark_is_no_fault(write):
+    assert read_conversation(write("\ufeff" + json.dumps([USER]))) == ([USER], [])
+
+
 def test_an_object_may_bring_tools(write):
     tools = [{"type": "function", "function": {"name": "clock"}}]
     assert read_conversation(write({"messages": [USER], "tools": tools})) == ([USER], tools)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from ninfer_core.api import ArtifactError, UnsupportedError
+from ninfer_core.api import ArtifactError, ConfigError, UnsupportedError
 from ninfer_core.cli.models import artifact_path, cache_dir
 
 
@@ -94,3 +94,26 @@ def test_the_cache_directory(monkeypatch):
     assert cache_dir() == Path("/somewhere/ninfer")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_dir() == Path.home() / ".cache" / "ninfer"
+
+
+@pytest.mark.parametrize("cache", ["a file", "half of a set"])
+def test_a_cache_that_cannot_be_used_is_named_with_the_way_out(fakes, tmp_path, monkeypatch, cache):
+    if cache == "a file":
+        monkeypatch.setenv("NINFER_CACHE", str(fakes.source))
+    else:
+        first = path_of("tiny", fakes)
+        first.rename(first.with_name("else"))
+    with pytest.raises(ArtifactError, match="set NINFER_CACHE") as caught:
+        path_of("tiny", fakes)
+    assert "tiny-" in caught.value.where
+
+
+def test_a_user_without_a_home_is_told_of_the_variable(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("NINFER_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(ConfigError, match="set NINFER_CACHE"):
+        cache_dir()

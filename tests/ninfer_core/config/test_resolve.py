@@ -231,3 +231,9 @@ def test_an_error_for_users_passes_as_it_is(report, path, monkeypatch):
 def test_no_model_at_all(report):
     with pytest.raises(api.ConfigError, match="no model is given"):
         resolve(LaunchConfig(), report)
+
+
+def test_a_codec_that_fails_is_named(report, path, monkeypatch):
+    monkeypatch.setattr("ninfer_core.state.codecs.Int8Codec", lambda: 1 / 0)
+    with pytest.raises(api.PluginError, match=r"ninfer-core.*division by zero"):
+        resolve(LaunchConfig(model=path, kv_dtype="int8"), report)

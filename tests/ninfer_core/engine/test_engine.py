@@ -1,5 +1,7 @@
 """What the engine promises for a request, one at a time and together."""
 
+import math
+
 import pytest
 
 from ninfer_core.api import CapacityError, PreparedPrompt, RequestError, SamplingParams
@@ -192,11 +194,15 @@ class TestAdmission:
         assert parts.engine._peak_pages == 4
 
     @pytest.mark.parametrize("fields", [
-        {"prompt": PreparedPrompt((), "")}, {"max_tokens": 0}, {"stop": ["ok", ""]},
+        {"prompt": PreparedPrompt((), "")}, {"max_tokens": 0}, {"max_tokens": 2.5},
+        {"stop": ["ok", ""]}, {"stop": [5]}, {"deadline_s": math.nan},
     ])
     def test_senseless_requests_are_refused(self, kit, fields):
         with pytest.raises(RequestError):
             kit.ask(**fields)
+
+    def test_a_stop_string_alone_is_one(self, kit):
+        assert kit.ask(stop="ab").stop == ("ab",)
 
 
 class TestFaults:

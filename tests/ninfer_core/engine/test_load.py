@@ -26,8 +26,9 @@ class Box:
     def memory_budget(self):
         return 100_000_000
 
-    def prepare(self):
+    def prepare(self, num_threads):
         Box.prepared += 1
+        Box.num_threads = num_threads
 
 
 class Repeat:
@@ -111,13 +112,10 @@ def test_a_speculator_by_name_changes_nothing_but_the_work(report, path):
     assert drafted.usage.drafted_tokens > 0
 
 
-def test_threads_are_set_if_asked_for(report, path):
-    before = torch.get_num_threads()
-    try:
-        answer(report, model=path, threads=1)
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_the_profile_is_told_how_many_threads(report, path, threads):
+    answer(report, model=path, threads=threads)
+    assert Box.num_threads == threads
 
 
 def test_a_pack_that_fails_to_build_is_named(report, path, monkeypatch):
@@ -132,3 +130,26 @@ def test_weights_beyond_the_budget_are_refused_before_they_are_read(report, path
     small = evolve(plan, ledger=evolve(plan.ledger, budget_bytes=1000))
     with pytest.raises(api.CapacityError, match="budget of 1,000"):
         load_engine(small)
+
+
+@pytest.mark.parametrize(("fault", "why"), [
+    (lambda draft_tokens: 1 / 0, "division by zero"),
+    (lambda draft_tokens: Repeat(draft_tokens + 1), "up to 4, and a step has room for 3"),
+])
+def test_a_speculator_at_fault_is_named(report, path, monkeypatch, fault, why):
+    plan = resolve(LaunchConfig(model=path, max_context=64, spec="repeat", draft_tokens=3), report)
+    monkeypatch.setattr("box_parts.Repeat", fault)
+    with pytest.raises(api.PluginError, match=f"box-dist.*{why}"):
+        load_engine(plan)
+
+
+def test_tokens_that_the_tokenizer_has_beyond_the_model_are_refused(report, path):
+    plan = resolve(LaunchConfig(model=path, max_context=64), report)
+    loaded = load_engine(evolve(plan, operations={**plan.operations, "vocab_size": 10}))
+    within, beyond = (
+        GenerationRequest(api.PreparedPrompt((1, last), ""), api.SamplingParams(), 1)
+        for last in (9, 10)
+    )
+    loaded.engine.submit(within, print)
+    with pytest.raises(api.RequestError, match="do not exist"):
+        loaded.engine.submit(beyond, print)

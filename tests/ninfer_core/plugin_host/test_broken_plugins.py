@@ -24,6 +24,10 @@ CODEC = """
 AT_LOAD = {
     "import error": ("import no_such_module_anywhere", "ModuleNotFoundError.*no_such_module"),
     "exception at import": ("1 / 0", "ZeroDivisionError: division by zero"),
+    "error without a text": (
+        "class Odd(Exception):\n    def __str__(self): 1 / 0\nraise Odd", "Odd: its text cannot"),
+    "error at any question": (
+        "del NINFER_API\ndef __getattr__(name): raise ValueError(name)", "ValueError: NINFER_API"),
     "exit call at import": ("import sys; sys.exit(0)", "SystemExit: 0"),
     "wrong type registered": (
         "@hookimpl\ndef ninfer_kernels(): return ['a kernel']", "KernelSpec, it gave str"),
@@ -255,3 +259,10 @@ def test_damaged_metadata_says_nothing_about_the_plugin(site, find, content):
     record = find(load_plugins(site.selection()), "fine")
     assert record.state == "active"
     assert (record.distribution, record.version) in {("unnamed", "unknown"), ("fine", "unknown")}
+
+
+def test_what_a_plugin_prints_is_kept_from_stdout(site, capsys, find):
+    hook = "@hookimpl\ndef ninfer_kernels():\n    print('hook')\n    return []"
+    install_bad(site, f"print('loading')\n{hook}")
+    assert find(load_plugins(site.selection()), "bad").state == "active"
+    assert capsys.readouterr() == ("", "loading\nhook\n")

@@ -128,3 +128,9 @@ def test_two_defaults_and_two_of_one_name_are_ambiguous(site):
 def test_without_packs_there_is_no_default(site):
     with pytest.raises(UnsupportedError, match="no default embedded model: installed: none"):
         find_embedded(load_plugins(site.selection()).registry)
+
+
+def test_an_unknown_profile_is_told_of_those_there_are(site):
+    site.profile("box", "return Detection(50, 'a box')")
+    with pytest.raises(UnsupportedError, match="--profile nope is unknown: installed: box"):
+        choose_profile(load_plugins(site.selection(profile="nope")), "nope")

@@ -221,7 +221,7 @@ def test_a_mask_wins_over_everything(params):
     assert sampler.sample(logits, [SampleRow(params, 0, mask=mask)]).item() == 2
 
 
-@pytest.mark.parametrize("temperature", [1e-45, 1e-30, 1e-3])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-46, 1e-45, 1e-30, 1e-3])
 def test_tiny_temperatures_are_greedy_and_finite(temperature):
     logits = torch.randn(1, 100) * 50
     row = SampleRow(SamplingParams(temperature=temperature), 0)

@@ -93,3 +93,21 @@ def test_all_of_an_answer_is_content():
     parser = tested.parser(tested.prepare([USER]))
     parts = [*parser.feed("<think>a</think>b"), *parser.finish()]
     assert [(part.channel, part.text) for part in parts] == [("content", "<think>a</think>b")]
+
+
+@pytest.mark.parametrize("role", ["tokenizer.json", "tokenizer_config.json",
+                                  "generation_config.json"])
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 99_999])
+def test_a_damaged_file_is_named(role, raw):
+    with pytest.raises(ArtifactError, match=rf"damaged \[{role}\]"):
+        ChatFrontend({**tiny_resources(), role: raw})
+
+
+def test_add_bos_token_changes_no_ids_and_is_noted(caplog):
+    template = b"{% for m in messages %}{{ m.content }}{% endfor %}"
+    plain = frontend(chat_template__jinja=template).prepare([USER])
+    config = b'{"add_bos_token": true, "bos_token": "<s>"}'
+    with caplog.at_level("INFO"):
+        noted = frontend(chat_template__jinja=template, tokenizer_config__json=config)
+    assert noted.prepare([USER]).token_ids == plain.token_ids
+    assert "add_bos_token" in caplog.text

@@ -116,3 +116,11 @@ def test_the_size_of_a_rendering_is_capped(tokenizer):
     )
     with pytest.raises(RequestError, match="5000 characters"):
         template.prepare([])
+
+
+def test_a_conversation_nested_too_deeply_is_a_request_error(tokenizer):
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(RequestError, match="nested too deeply"):
+        ChatTemplate("{{ messages }}", tokenizer).prepare([{"role": "user", "extra": deep}])

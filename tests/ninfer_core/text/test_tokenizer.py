@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninfer_core.api import UnsupportedError
+from ninfer_core.api import ArtifactError, UnsupportedError
 from ninfer_core.text.tokenizer import HfTokenizer
 
 PIECES = st.one_of(
@@ -75,3 +75,19 @@ def test_a_very_long_run_is_tokenised_in_reasonable_time(tokenizer, run):
     ids = tokenizer.encode(run * 200_000)
     assert b"".join(map(tokenizer.token_bytes, ids)) == (run * 200_000).encode()
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": None}, {"added_tokens": None}, {"added_tokens": [{}]},
+        {"model": {"type": "BPE", "vocab": ["a"], "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "z"]]}},
+        {"model": {"type": "BPE", "vocab": {"a": 1 << 40}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []},
+    ],
+)
+def test_a_damaged_file_is_refused(hf_tokenizer, change):
+    spec = json.loads(hf_tokenizer.to_str()) | change
+    with pytest.raises(ArtifactError, match=r"damaged \[tokenizer.json\]"):
+        HfTokenizer(json.dumps(spec).encode())

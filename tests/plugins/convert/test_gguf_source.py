@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import gguf
 import numpy as np
 import pytest
@@ -90,6 +92,29 @@ def test_a_truncated_file_is_refused(write_gguf, size):
     path = write_gguf({"llama.block_count": 2}, {"x": (RANDOM, Kind.F32)})
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(ArtifactError, match="damaged"):
+        open_source(path)
+
+
+NESTED, BYTES = struct.pack("<IQ", 9, 1), struct.pack("<IQ", 0, 1 << 62)
+
+
+@pytest.mark.parametrize("value", [NESTED * 20_000, BYTES], ids=["nested", "endless"])
+def test_a_hostile_array_is_refused_at_once(tmp_path, value):
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"a"
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(head + struct.pack("<I", 9) + value + bytes(100))
+    with pytest.raises(ArtifactError, match="damaged"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("offset", [0, 3, 33])
+def test_tensors_in_the_wrong_place_are_refused(write_gguf, offset):
+    path = write_gguf({}, {"x": (RANDOM, Kind.F32), "y": (RANDOM, Kind.F32)})
+    raw = path.read_bytes()
+    place = raw.index(b"y") + 1 + 4 + 2 * 8 + 4  # behind its name, rank, extents and type
+    assert raw[place : place + 8] == struct.pack("<Q", RANDOM.nbytes)
+    path.write_bytes(raw[:place] + struct.pack("<Q", offset) + raw[place + 8 :])
+    with pytest.raises(ArtifactError, match=r"[xy] overlaps"):
         open_source(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,3 +82,40 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ArtifactError, match="not a source checkpoint"):
         open_source(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("names", [5, "LlamaForCausalLM", {"a": 1}, [5], [["a"]], [None]])
+def test_architectures_are_a_list_of_names(write_directory, names):
+    directory = write_directory({"m.safetensors": {"x": VALUES}}, None, architectures=names)
+    with pytest.raises(ArtifactError, match=r"config\.json.*architectures"):
+        open_source(directory)
+
+
+@pytest.mark.parametrize(
+    "template", [5, {"default": "x"}, ["x"], [{"name": "x"}], [{"name": []}], "\ud800"]
+)
+def test_an_odd_template_is_refused(write_directory, template):
+    directory = write_directory({"m.safetensors": {"x": VALUES}}, None)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(ArtifactError, match=r"tokenizer_config\.json.*chat_template"):
+        open_source(directory)
+
+
+def test_empty_files_count_as_absent(write_directory):
+    directory = write_directory({"m.safetensors": {"x": VALUES}}, None)
+    (directory / "chat_template.jinja").touch()
+    (directory / "tokenizer_config.json").write_text('{"chat_template": ""}')
+    assert "chat_template.jinja" not in open_source(directory).resources
+
+
+@pytest.mark.parametrize("text", ["{}", '{"eos_token_id": null}'])
+def test_an_end_that_the_generation_config_lacks_is_that_of_the_config(write_directory, text):
+    directory = write_directory({"m.safetensors": {"x": VALUES}}, None, eos_token_id=5)
+    (directory / "generation_config.json").write_text(text)
+    generation = open_source(directory).resources["generation_config.json"]
+    assert json.loads(generation) == {"eos_token_id": 5}
+
+
+def test_a_path_that_cannot_be_is_no_checkpoint():
+    with pytest.raises(ArtifactError, match="not a source checkpoint"):
+        open_source(Path("x" * 400))

@@ -75,6 +75,12 @@ def test_files_outside_the_directory_are_refused(write_directory, file):
         open_shards(directory)
 
 
+@pytest.mark.parametrize("file", ["..", "x" * 400, "a\0b"])
+def test_files_that_cannot_be_are_missing(write_directory, file):
+    with pytest.raises(ArtifactError, match="files are missing"):
+        open_shards(write_directory(TWO, {"x": file}))
+
+
 def test_a_name_given_twice_in_the_index_is_refused(write_directory):
     directory = write_directory(TWO, {"x": "a.safetensors"})
     twice = '{"weight_map": {"x": "a.safetensors", "x": "b.safetensors"}}'

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from attrs import evolve
 
 from ninfer_convert.storage import plan_objects
 from ninfer_core.api import (
@@ -69,8 +70,13 @@ def test_parameters_of_one_parent_are_stacked(objects_of):
     assert torch.equal(stored_values(stored), torch.cat([VALUES, VALUES * 2]))
 
 
-def test_a_parent_of_mixed_formats_becomes_bf16(objects_of):
-    (stored,) = objects_of([held("gate", "fp32", "both"), held("up", "bf16", "both")])
+def test_a_parent_of_mixed_formats_becomes_what_holds_all_or_bf16(objects_of):
+    rounded = VALUES.bfloat16().float()
+    parts = [held("gate", "fp32", "both"), held("up", "bf16", "both", values=rounded)]
+    (stored,) = objects_of(parts)
+    assert stored.format.name == "fp32"
+    assert torch.equal(stored_values(stored), torch.cat([VALUES, rounded]))
+    (stored,) = objects_of([*parts, held("more", "", "both")])
     assert (stored.format.name, stored.kept) == ("bf16", False)
 
 
@@ -119,7 +125,7 @@ def test_what_cannot_be_stored_is_named(objects_of):
         stored.image()
     seven = held("b", "fp32", values=VALUES[:, :7])
     (odd,) = objects_of([seven], StorageChoice("*", "q4_1_g32_fp16"))
-    with pytest.raises(ArtifactError, match=r"cannot hold this shape \[b\]"):
+    with pytest.raises(ArtifactError, match=r"cannot hold a tensor \[b\]"):
         odd.nbytes  # noqa: B018
 
 
@@ -134,3 +140,23 @@ def test_a_format_without_a_layout_is_refused(plugins):
     plan = ImportPlan({}, (held("a", "fp32"),), {}, {}, ())
     with pytest.raises(ConfigError, match="no such layout of fp32"):
         plan_objects(plan, [StorageChoice("*")], registry)
+
+
+def test_patterns_that_decide_nothing_are_named(objects_of, caplog):
+    norm = held("norm", "fp32", kind="direct")
+    recipe = [StorageChoice(name, "bf16") for name in ("layer/*", "norm", "a", "*", "b")]
+    objects_of([held("a", "fp32"), held("b", "fp32"), norm], *recipe)
+    assert "decide nothing: layer/*, norm, b" in caplog.text
+    caplog.clear()
+    objects_of([held("a", "fp32")], StorageChoice("a", "bf16"))
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("format_name", ["", "q8_g32_fp16"])
+def test_each_member_has_the_shape_of_its_parameter(objects_of, format_name):
+    for odd in (VALUES.T, VALUES.flatten(), VALUES[:, None]):
+        wrong = evolve(held("b", "fp32", "both"), values=lambda odd=odd: odd,
+                       parts=lambda odd=odd: {"codes": odd})
+        (stored,) = objects_of([held("a", "fp32", "both"), wrong], StorageChoice("*", format_name))
+        with pytest.raises(ArtifactError, match=r"another shape \[b\].*the model wants \[4, 64\]"):
+            stored.image()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import cattrs
 from attrs import frozen
 
-from ninfer_core.api import ArtifactError, Claim, ModelDescription
+from ninfer_core.api import Claim, ModelDescription
+from ninfer_core.artifact.schema import read_config
 
 ARCHITECTURE = "ToyHybridForCausalLM"
 
@@ -46,12 +46,7 @@ def claim(model: ModelDescription) -> Claim | None:
 
 def configure(model: ModelDescription) -> ToyConfig:
     """The text config; raises `ArtifactError` naming a missing or odd key."""
-    values = {key: value for key, value in model.config.items() if key != "architectures"}
-    try:
-        return cattrs.structure(values, ToyConfig)
-    except (cattrs.BaseValidationError, KeyError) as error:
-        why = "; ".join(cattrs.transform_error(error))
-        raise ArtifactError("the config is not that of a toy", why=why) from error
+    return read_config(ToyConfig, model.config, "toy")
 
 
 def tiny() -> ModelDescription:

@@ -39,7 +39,7 @@ def bind_rope_kv_append(
             shared, body, qkv.shape[0], TOKENS_PER_ITEM, constants, qkv.data_ptr(),
             4 * qkv.stride(0), batch.positions.data_ptr(), batch.token_row.data_ptr(),
             table.data_ptr(), 4 * table.stride(0), 0, 0,
-        )  # fmt: skip
+        )
 
     return owning(call, static, keys, values, tables, planes)
 
@@ -62,7 +62,7 @@ def bind_paged_attention(
             shared, body, constants, q.data_ptr(), 4 * q.stride(0), out.data_ptr(),
             4 * out.stride(0), batch.row_start.data_ptr(), batch.positions.data_ptr(),
             table.data_ptr(), 4 * table.stride(0), batch.num_rows, q.shape[0], memory, memory_bytes,
-        )  # fmt: skip
+        )
         return out
 
     return owning(call, static, keys, values, partials, planes)

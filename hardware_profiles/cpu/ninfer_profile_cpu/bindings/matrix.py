@@ -28,7 +28,7 @@ def bind_embedding(request: KernelRequest, weight: Weight) -> Callable[[Tensor, 
         launch(
             shared, body, ids.shape[0], TOKENS_PER_ITEM, block, ids.data_ptr(), out.data_ptr(),
             4 * out.stride(0), 0, 0, 0, 0, 0,
-        )  # fmt: skip
+        )
         return out
 
     return owning(call, stored)
@@ -55,7 +55,7 @@ def bind_linear(
         launch(
             shared, body, num_items, 1, block, x.data_ptr(), 4 * x.stride(0), x.shape[0], to,
             to_stride, added, rest, rest_stride,
-        )  # fmt: skip
+        )
         return out
 
     return owning(call, stored, bias)
@@ -71,7 +71,7 @@ def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Ten
         launch(
             shared, body, num_items, 1, block, x.data_ptr(), 4 * x.stride(0), x.shape[0],
             out.data_ptr(), 4 * out.stride(0), 0, 0, 0,
-        )  # fmt: skip
+        )
         return out
 
     return owning(call, stored)

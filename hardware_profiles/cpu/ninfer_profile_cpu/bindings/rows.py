@@ -24,7 +24,7 @@ def bind_rmsnorm(request: KernelRequest, weight: Tensor) -> Callable[[Tensor, Te
         launch(
             shared, body, x.shape[0], ROWS_PER_ITEM, x.data_ptr(), 4 * x.stride(0), out.data_ptr(),
             4 * out.stride(0), factors, width, eps, offset, 0,
-        )  # fmt: skip
+        )
         return out
 
     return owning(call, weight)

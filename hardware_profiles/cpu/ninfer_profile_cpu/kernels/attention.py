@@ -29,7 +29,7 @@ from .softmax_state import (
     state_bytes,
     weigh_scores,
     write_result,
-)  # fmt: skip
+)
 from .vec import vload, vmul, vsplat, vstore
 
 i64 = types.int64
@@ -44,7 +44,7 @@ NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, SCALE, KEYS, VALUES, SCORE_KEYS, ADD_VALUES =
 """Static block of one layer, see `static_block`."""
 
 (STATIC, Q, Q_STRIDE, OUT, OUT_STRIDE, ROW_START, POSITIONS, PAGE_TABLE, TABLE_STRIDE, NUM_ITEMS,
- NUM_SPANS, PARTIALS) = range(12)  # fmt: skip
+ NUM_SPANS, PARTIALS) = range(12)
 """Arguments of one call, see `attention_call`."""
 
 

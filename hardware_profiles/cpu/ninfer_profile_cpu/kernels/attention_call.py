@@ -15,7 +15,7 @@ from .attention import (
     length_at,
     partial_state,
     result_of,
-)  # fmt: skip
+)
 from .compile import entry, inline
 from .launch import NUM_THREADS, SCRATCH, run
 from .memory import arg, pack, store_int64
@@ -64,7 +64,7 @@ def _merge_spans(args, num_tokens, state):
 def attention(
     pool, body, static, q, q_stride, out, out_stride, row_start, positions, page_table,
     table_stride, num_rows, num_tokens, partials, partials_bytes,
-):  # fmt: skip
+):
     """fp32 ``q`` and ``out`` [T, Hq D], strides in bytes; ``row_start`` int32 [B + 1];
     ``positions`` int64 [T], ascending within a row; ``page_table`` int32 [B, pages].
 
@@ -74,7 +74,7 @@ def attention(
     args = pack((
         static, q, q_stride, out, out_stride, row_start, positions, page_table, table_stride,
         i64(0), i64(0), partials,
-    ))  # fmt: skip
+    ))
     spans, num_items = -(-_longest(args, num_rows) // SPAN), _count_items(args, num_rows)
     size = state_bytes(arg(static, HEAD_DIM))
     fits = num_tokens * arg(static, NUM_HEADS) * spans * size <= partials_bytes

@@ -43,16 +43,16 @@ def _score_keys(q, num_rows, head_dim, keys, key_stride, num_keys, scores):
                 dot_tile(
                     "fp32", TILE_ROWS, TILE_TOKENS, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row,
                     TILE_TOKENS, y, LINE,
-                )  # fmt: skip
+                )
             elif left > 2:
                 dot_tile(
                     "fp32", TILE_ROWS, NARROW_TILE, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row,
                     TILE_TOKENS, y, LINE,
-                )  # fmt: skip
+                )
             else:
                 dot_tile(
                     "fp32", TILE_ROWS, 2, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row, 2, y, LINE
-                )  # fmt: skip
+                )
             r += TILE_TOKENS if left > NARROW_TILE else NARROW_TILE if left > 2 else 2
 
 
@@ -69,7 +69,7 @@ def add_values() -> int:
 def _add_values(
     weights, num_rows, head_dim, values, value_stride, num_keys, sums, sums_stride, old_scale,
     new_scale,
-):  # fmt: skip
+):
     strip = TILE_ROWS * LANES
     column = 0
     while column < head_dim:
@@ -86,12 +86,12 @@ def _add_values(
                 value_tile(
                     TILE_TOKENS, TILE_ROWS, w, LINE, v, value_stride, num_keys, y, sums_stride,
                     old, new,
-                )  # fmt: skip
+                )
             elif left > 2:
                 value_tile(
                     NARROW_TILE, TILE_ROWS, w, LINE, v, value_stride, num_keys, y, sums_stride,
                     old, new,
-                )  # fmt: skip
+                )
             else:
                 value_tile(
                     2, TILE_ROWS, w, LINE, v, value_stride, num_keys, y, sums_stride, old, new

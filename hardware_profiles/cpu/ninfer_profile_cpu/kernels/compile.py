@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import njit, types
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.ccallback import CFunc
 
 i64 = types.int64
@@ -54,6 +54,13 @@ class _KernelCache(FunctionCache):
         return sig, codegen.magic_tuple()
 
 
+def _disk_cache(function: Callable[..., Any], variant: str = "") -> FunctionCache | NullCache:
+    try:
+        return _KernelCache(function, variant)
+    except RuntimeError:  # no directory can be written: every start compiles
+        return NullCache()
+
+
 def compile_native(function: Callable[..., None], variant: str = "") -> int:
     """Address of the native code of a function of int64, compiled now or read from disk.
 
@@ -61,7 +68,7 @@ def compile_native(function: Callable[..., None], variant: str = "") -> int:
     """
     arguments = (i64,) * function.__code__.co_argcount
     compiled: Any = CFunc(function, (arguments, types.void), {}, {"error_model": "numpy"})
-    compiled._cache = _KernelCache(function, variant)
+    compiled._cache = _disk_cache(function, variant)
     compiled.compile()
     _alive.append(compiled)
     return int(compiled.address)
@@ -70,7 +77,7 @@ def compile_native(function: Callable[..., None], variant: str = "") -> int:
 def entry(function: Callable[..., None]) -> Callable[..., None]:
     """Decorator: a native function of int64 that Python can call, for 20 ns an argument."""
     dispatcher: Any = njit(error_model="numpy")(function)
-    dispatcher._cache = _KernelCache(function)
+    dispatcher._cache = _disk_cache(function)
     dispatcher.compile(types.void(*(i64,) * function.__code__.co_argcount))
     dispatcher.disable_compile()
     return dispatcher

@@ -25,12 +25,13 @@ from .vector_ir import (
     bf16_to_floats,
     call,
     const,
+    fma,
     lanes_of,
     load,
     splat,
     take,
     vector,
-)  # fmt: skip
+)
 
 
 class Planes(typing.NamedTuple):
@@ -90,41 +91,53 @@ class Affine:
         minimum = splat(b, load(b, F32, row.minimums, offset)) if self.has_minimum else None
         if self.bits == 4 and HAS_AVX512:
             return self._look_up(b, row, group, scale, minimum)
-        codes = self._codes(b, row, group)
-        return [_affine(b, b.sitofp(c, FLOATS), scale, minimum) for c in codes]
+        return self._compute(b, row, group, scale, minimum)
+
+    def _compute(self, b, row, group, scale, minimum):
+        codes = [b.sitofp(word, FLOATS) for word in self._words(b, row, group)]
+        if self.bits == 8 or not self.signed:
+            return [_affine(b, code, scale, minimum) for code in codes]
+        # These codes count from the lowest one. What undoes that is a multiple of the scale, and so
+        # is the sum: nothing is rounded, and it is cheaper than extending a sign.
+        shift = b.fmul(scale, lanes_of(F32, -float(1 << self.bits - 1)))
+        values = [fma(b, code, scale, shift) for code in codes]
+        return values if minimum is None else [b.fadd(value, minimum) for value in values]
 
     def _look_up(self, b, row, group, scale, minimum):
         # All 16 values of a group fit one register: compute them once, then pick by code. The
         # permutation reads the low four bits of an index only, so codes need no masking.
         values = [float(n - 16 if self.signed and n > 7 else n) for n in range(16)]
         table = _affine(b, vector(F32, values), scale, minimum)
-        pick, nibbles = "llvm.x86.avx512.permvar.sf.512", self._nibbles(b, row, group, masked=False)
-        return [call(b, pick, FLOATS, [table, nibble]) for nibble in nibbles]
+        pick = "llvm.x86.avx512.permvar.sf.512"
+        return [call(b, pick, FLOATS, [table, word]) for word in self._nibbles(b, row, group)]
 
-    def _codes(self, b, row, group):
-        """Vectors of i32 codes of one group, in element order."""
+    def _words(self, b, row, group):
+        """Vectors of i32 in element order; signed codes of less than 8 bits have their top bit
+        flipped, so that they count from the lowest one."""
         if self.bits == 8:
             return self._bytes(b, row, group)
-        words = self._nibbles(b, row, group, masked=True)
+        words, low = self._nibbles(b, row, group), lanes_of(I32, 15)
         if self.bits > 4:
             high = self._high_bits(b, row, group)
-            words = [b.or_(w, h) for w, h in zip(words, high, strict=True)]
-        if not self.signed:
-            return words
-        shift = lanes_of(I32, 32 - self.bits)  # sign-extend from the top bit of the code
-        return [b.ashr(b.shl(w, shift), shift) for w in words]
+            words = [
+                b.or_(b.and_(w, low), b.and_(h, lanes_of(I32, ~15)))
+                for w, h in zip(words, high, strict=True)
+            ]
+        words = [b.and_(w, lanes_of(I32, (1 << self.bits) - 1)) for w in words]
+        flip = lanes_of(I32, 1 << self.bits - 1)
+        return [b.xor(w, flip) for w in words] if self.signed else words
 
     def _bytes(self, b, row, group):
         widen = b.sext if self.signed else b.zext
         base, vectors = b.mul(group, const(self.step)), range(0, self.step, LANES)
         return [widen(_load_bytes(b, row, _plus(b, base, i)), INTS) for i in vectors]
 
-    def _nibbles(self, b, row, group, masked):
+    def _nibbles(self, b, row, group):
+        """Vectors of i32 in element order, with a nibble in the low bits and anything above."""
         base = b.mul(group, const(self.step // 2))
-        sixteen = self._half_order if self.order == "half" else self._pair_order
+        order = self._half_order if self.order == "half" else self._pair_order
         starts = [_plus(b, base, i) for i in range(0, self.step // 2, 16)]
-        words = [word for start in starts for word in sixteen(b, row, start)]
-        return [b.and_(w, lanes_of(I32, 15)) for w in words] if masked else words
+        return [word for start in starts for word in order(b, row, start)]
 
     def _half_order(self, b, row, offset):
         starts = [_plus(b, offset, i) for i in range(0, 16, LANES)]
@@ -132,26 +145,33 @@ class Affine:
         return wide + [b.lshr(w, lanes_of(I32, 4)) for w in wide]
 
     def _pair_order(self, b, row, offset):
-        pairs = load(b, ir.VectorType(I8, 16), row.codes, offset)
-        high = b.lshr(pairs, vector(I8, [4] * 16))
-        natural = take(b, pairs, [j // 2 + 16 * (j % 2) for j in range(32)], high)
-        parts = [take(b, natural, range(i, i + LANES)) for i in range(0, 32, LANES)]
-        return [b.zext(part, INTS) for part in parts]
+        # Every lane gets the 32 bits with its nibble, then shifts it down to bit 0.
+        shifts = vector(I32, [4 * (i % 8) for i in range(LANES)])
+        starts = [_plus(b, offset, i // 2) for i in range(0, 32, LANES)]
+        return [b.lshr(_nibble_words(b, row.codes, start), shifts) for start in starts]
 
     def _high_bits(self, b, row, group):
+        """Vectors of i32 with the bits above the fourth at their place, and anything around."""
         width = self.bits - 4
         base = b.mul(group, const(self.step_bytes.high))
-        shifts = vector(I32, [width * i for i in range(LANES)])
-        mask, vectors = lanes_of(I32, (1 << width) - 1), []
+        rotation, vectors = vector(I32, [(4 - width * i) % 32 for i in range(LANES)]), []
         for bit in range(0, self.step * width, LANES * width):
-            word = _word(b, row.high, _plus(b, base, bit // 8), bit % 8, LANES * width)
-            high = b.and_(b.lshr(splat(b, word), shifts), mask)
-            vectors.append(b.shl(high, lanes_of(I32, 4)))
+            word = splat(b, _word(b, row.high, _plus(b, base, bit // 8), bit % 8, LANES * width))
+            vectors.append(call(b, f"llvm.fshl.v{LANES}i32", INTS, [word, word, rotation]))
         return vectors
 
 
 def _load_bytes(b, row, offset):
     return load(b, ir.VectorType(I8, LANES), row.codes, offset)
+
+
+def _nibble_words(b, address, offset):
+    """For each of ``LANES`` nibbles, the 32 bits (fewer if there are fewer) that it lies in."""
+    if LANES <= 8:
+        word = load(b, ir.IntType(4 * LANES), address, offset)
+        return splat(b, b.zext(word, I32) if LANES < 8 else word)
+    words = load(b, ir.VectorType(I32, LANES // 8), address, offset)
+    return take(b, words, [i // 8 for i in range(LANES)])
 
 
 def _word(b, address, offset, first_bit, num_bits):

@@ -22,7 +22,7 @@ def dot_tile(
     typing_context, fmt, num_rows, num_tokens,
     codes, codes_stride, high, high_stride, scales, scales_stride, minimums, minimums_stride,
     num_groups, x, x_stride, num_valid, out, out_stride,
-):  # fmt: skip
+):
     """``out[t, n] = sum_k w[n, k] * x[t, k]`` for ``num_rows`` x ``num_tokens`` (literals).
 
     Planes are given as the address of the first row and the stride of rows. ``num_groups`` whole

@@ -25,7 +25,7 @@ from .weight_fields import (
     ROW_GROUPS,
     SCALES,
     WIDTH,
-)  # fmt: skip
+)
 
 i64 = types.int64
 
@@ -105,17 +105,17 @@ def multiply_fused(fmt: str) -> int:
                     dot_tile(
                         fmt, TILE_ROWS, FUSED_TILE, codes, cs, high, hs, scales, qs, minimums, qs,
                         groups, xt, x_stride, tokens, y, LINE,
-                    )  # fmt: skip
+                    )
                 elif tokens == 2:
                     dot_tile(
                         fmt, TILE_ROWS, 2, codes, cs, high, hs, scales, qs, minimums, qs,
                         groups, xt, x_stride, tokens, y, LINE,
-                    )  # fmt: skip
+                    )
                 else:
                     dot_tile(
                         fmt, TILE_ROWS, 1, codes, cs, high, hs, scales, qs, minimums, qs,
                         groups, xt, x_stride, tokens, y, LINE,
-                    )  # fmt: skip
+                    )
 
     return compile_native(multiply_fused, fmt)
 

@@ -31,12 +31,12 @@ from .vec_narrow import (
     vstore_bf16,
     vstore_fp8,
     vstore_int8,
-)  # fmt: skip
+)
 
 f32 = types.float32
 
 (CODES, CODES_PAGE, CODES_TOKEN, CODES_HEAD, SCALES, SCALES_PAGE, SCALES_TOKEN, SCALES_HEAD, WRITE,
- READ) = range(10)  # fmt: skip
+ READ) = range(10)
 """For codes and for scales: address of page 0, then the bytes from page to page, token to token,
 head to head. Then addresses of native functions, 0 for a `READ` that is not needed."""
 

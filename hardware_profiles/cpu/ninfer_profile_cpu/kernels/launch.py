@@ -24,9 +24,9 @@ i64 = types.int64
 
 # The pool block: int64 fields, and lines of their own for what threads write (see `pool.Pool`).
 NUM_THREADS, SCRATCH, SCRATCH_STRIDE, SPINS, MUTEX, CONDITION = range(6)
-LOCK, UNLOCK, WAIT, WAKE_ALL, YIELD = range(6, 11)  # addresses of functions of the C library
+LOCK, UNLOCK, WAIT, WAKE_ALL, YIELD = range(6, 11)  # functions of the C library
 ENDED = 11  # whether helpers are to return
-BODY, ARGS, NUM_ITEMS, GRAIN, NUM_WORKERS = range(16, 21)
+BODY, ARGS, NUM_ITEMS, GRAIN, NUM_WORKERS = range(16, 21)  # the job
 LINE_FIELDS = 8  # int64 of a cache line
 TURN, ACTIVE, SLEEPERS, COUNTERS = (LINE_FIELDS * line for line in range(3, 7))
 MAX_WORKERS = 64

@@ -39,7 +39,7 @@ def _linear(args, begin, end, scratch):
                 scratch, num_rows, tokens, out + t * out_stride + 4 * first, out_stride,
                 bias + 4 * first if bias else 0,
                 residual + t * residual_stride + 4 * first if residual else 0, residual_stride,
-            )  # fmt: skip
+            )
 
 
 @inline

@@ -32,17 +32,17 @@ def _multiply_panel(panel, width, num_rows, x, x_stride, num_tokens, out):
             dot_tile(
                 "fp32", TILE_ROWS, TILE_TOKENS, w, row, 0, 0, 0, 0, 0, 0, groups, x, x_stride,
                 tokens, y, LINE,
-            )  # fmt: skip
+            )
         elif tokens > 2:
             dot_tile(
                 "fp32", TILE_ROWS, NARROW_TILE, w, row, 0, 0, 0, 0, 0, 0, groups, x, x_stride,
                 tokens, y, LINE,
-            )  # fmt: skip
+            )
         elif tokens == 2:
             dot_tile(
                 "fp32", TILE_ROWS, 2, w, row, 0, 0, 0, 0, 0, 0, groups, x, x_stride, tokens, y, LINE
-            )  # fmt: skip
+            )
         else:
             dot_tile(
                 "fp32", TILE_ROWS, 1, w, row, 0, 0, 0, 0, 0, 0, groups, x, x_stride, tokens, y, LINE
-            )  # fmt: skip
+            )

@@ -17,6 +17,7 @@ import torch
 from .compile import compile_native
 from .launch import (
     CONDITION,
+    ENDED,
     LOCK,
     MAX_WORKERS,
     MUTEX,
@@ -32,7 +33,7 @@ from .launch import (
     YIELD,
     end_helpers,
     helper,
-)  # fmt: skip
+)
 from .threads import pause
 
 SPIN_S = 200e-6
@@ -42,7 +43,7 @@ or two steps, so that decoding never pays for a wake-up."""
 _FUNCTIONS = {
     LOCK: "pthread_mutex_lock", UNLOCK: "pthread_mutex_unlock", WAIT: "pthread_cond_wait",
     WAKE_ALL: "pthread_cond_broadcast", YIELD: "sched_yield",
-}  # fmt: skip
+}
 
 
 class Pool:
@@ -91,7 +92,7 @@ class Pool:
         for thread in self._helpers:
             thread.join()
         self._helpers = []
-        self._fields[NUM_THREADS] = 1
+        self._fields[NUM_THREADS], self._fields[ENDED] = 1, 0
 
     def _prepare_threads(self) -> None:
         library = ctypes.CDLL(None)
@@ -158,19 +159,13 @@ def _pauses_in(seconds: float) -> int:
     return max(1, int(count * seconds / min(times)))
 
 
-_pools: list[Pool] = []
-
-
+@functools.cache
 def pool() -> Pool:
-    """The pool of this process, which takes over the threads that torch has been given.
+    """The pool of this process, with the number of threads that torch had; torch keeps one.
 
-    torch is left with one: its OpenMP threads spin for a millisecond after each of its operations,
-    on the very cores that the next kernel needs (decoding is half as fast then).
+    Torch's OpenMP threads spin for a millisecond after each of its operations, on the very cores
+    that the next kernel needs: with them, decoding is half as fast.
     """
-    num_threads = torch.get_num_threads()
-    if not _pools:
-        _pools.append(Pool(num_threads))
-    elif num_threads > 1:
-        _pools[0].set_num_threads(num_threads)
+    made = Pool(torch.get_num_threads())
     torch.set_num_threads(1)
-    return _pools[0]
+    return made

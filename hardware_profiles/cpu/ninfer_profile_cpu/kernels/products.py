@@ -21,7 +21,7 @@ from .weight_fields import (
     MULTIPLY_PANEL,
     PADDED_WIDTH,
     WIDTH,
-)  # fmt: skip
+)
 
 FUSED_TOKENS = 8
 """Up to so many tokens, decoding in registers beats decoding into scratch memory."""

@@ -28,7 +28,7 @@ from .vec import (
     vstore,
     vsub,
     vsum,
-)  # fmt: skip
+)
 
 f32 = types.float32
 NO_KEYS = -math.inf

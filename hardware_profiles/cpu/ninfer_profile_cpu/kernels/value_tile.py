@@ -18,7 +18,7 @@ i64 = types.int64
 def value_tile(
     typing_context, num_rows, num_vectors,
     weights, weights_stride, values, values_stride, num_keys, out, out_stride, old_scale, new_scale,
-):  # fmt: skip
+):
     """``out[r] = old_scale[r] * out[r] + new_scale[r] * sum_j weights[r, j] * values[j]``
 
     for ``num_rows`` rows (literal) and a strip of ``num_vectors`` vectors of columns (literal).
@@ -36,7 +36,7 @@ def value_tile(
 def _emit(
     b, rows, vectors, weights, weights_stride, values, values_stride, num_keys, out, out_stride,
     old, new,
-):  # fmt: skip
+):
     sums = [[zero_variable(b) for _ in range(vectors)] for _ in range(rows)]
     lines = [b.add(weights, b.mul(const(r), weights_stride)) for r in range(rows)]
     with cgutils.for_range(b, num_keys) as loop:

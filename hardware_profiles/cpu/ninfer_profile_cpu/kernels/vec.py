@@ -26,7 +26,7 @@ from .vector_ir import (
     splat,
     store,
     vector,
-)  # fmt: skip
+)
 
 i64, f32 = types.int64, types.float32
 

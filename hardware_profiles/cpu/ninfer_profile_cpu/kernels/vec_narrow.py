@@ -22,7 +22,7 @@ from .vector_ir import (
     lanes_of,
     load,
     store,
-)  # fmt: skip
+)
 
 SHORTS, BYTES = ir.VectorType(I16, LANES), ir.VectorType(I8, LANES)
 

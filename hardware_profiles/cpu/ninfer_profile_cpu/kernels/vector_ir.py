@@ -11,7 +11,7 @@ from numba.core import cgutils
 from .machine import HAS_FMA, HAS_FP16_CONVERT, LANES
 
 F16, F32 = ir.HalfType(), ir.FloatType()
-I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 POINTER = ir.PointerType()
 FLOATS = ir.VectorType(F32, LANES)
 INTS = ir.VectorType(I32, LANES)

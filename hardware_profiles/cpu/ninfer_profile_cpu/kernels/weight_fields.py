@@ -1,7 +1,7 @@
 """The block of int64 fields by which native code knows a stored weight."""
 
 (CODES, HIGH, SCALES, MINIMUMS, NUM_ROWS, WIDTH, ROW_GROUPS, NUM_GROUPS, PADDED_WIDTH, AREA,
- DECODE_ROW, MULTIPLY_FUSED, MULTIPLY_PANEL, NUM_FIELDS) = range(14)  # fmt: skip
+ DECODE_ROW, MULTIPLY_FUSED, MULTIPLY_PANEL, NUM_FIELDS) = range(14)
 """Addresses of the four planes (0 where the format has none); rows N; logical width K; groups that
 a stored row takes; groups to compute with; the width they cover; bytes of scratch memory that a
 block of rows needs; addresses of native functions."""
