@@ -14,7 +14,7 @@ from gguf.quants import dequantize
 from torch import Tensor
 
 from ninfer_convert.gguf_tokenizer import frontend_files
-from ninfer_convert.source import TensorTable
+from ninfer_convert.tensor_table import TensorTable
 from ninfer_core.api import ArtifactError, ModelDescription
 
 FORMATS = {"F32": "fp32", "F16": "fp32", "BF16": "bf16", "Q8_0": "q8_g32_fp16"}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ninfer_convert.json_file import read_json
 from ninfer_convert.shards import open_shards
-from ninfer_convert.source import TensorTable
+from ninfer_convert.tensor_table import TensorTable
 from ninfer_core.api import ArtifactError, ModelDescription
 
 FORMATS = {"F32": "fp32", "F16": "fp32", "BF16": "bf16"}
