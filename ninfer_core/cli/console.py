@@ -12,8 +12,6 @@ from typing import Any, Self, TextIO
 
 UNLIMITED = 10_000
 """Columns of what is no terminal."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 LOG_LEVELS = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING,
     "error": logging.ERROR, "off": logging.CRITICAL + 1,

@@ -10,7 +10,8 @@ from contextlib import redirect_stdout
 from attrs import evolve, fields_dict
 
 from ninfer_core.api import Frontend, SamplingParams
-from ninfer_core.cli.console import INTERRUPTED, Console
+from ninfer_core.cli.console import Console
+from ninfer_core.cli.exits import INTERRUPTED
 from ninfer_core.cli.launch import prepare
 from ninfer_core.cli.messages import Objects, read_conversation
 from ninfer_core.cli.report import report

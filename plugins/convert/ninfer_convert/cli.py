@@ -11,31 +11,26 @@ from ninfer_convert.conversion import convert_checkpoint
 from ninfer_convert.inspection import describe
 from ninfer_convert.recipe import load_recipe
 from ninfer_convert.source import open_source
-from ninfer_core.api import NInferError
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.writer import MAX_FILE_BYTES
 from ninfer_core.cli.console import Console
+from ninfer_core.cli.exits import exit_code
 from ninfer_core.cli.options import Parser, ranged
 from ninfer_core.plugin_host import PluginSelection, choose_pack, load_plugins
 
-INTERRUPTED = 130
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``ninfer-convert``; 0, 1 for an error, 130 after Ctrl-C."""
+    """Run ``ninfer-convert`` and return its exit code, see `exit_code`."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    try:
-        if arguments[:1] == ["inspect"]:
-            parsed = _inspect_parser().parse_args(arguments[1:])
-            print(describe(open_artifact(parsed.file)))
-        else:
-            _convert(_convert_parser().parse_args(arguments))
-    except NInferError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return exit_code(lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["inspect"]:
+        parsed = _inspect_parser().parse_args(arguments[1:])
+        print(describe(open_artifact(parsed.file)))
+    else:
+        _convert(_convert_parser().parse_args(arguments))
     return 0
 
 

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from ninfer_core.cli.console import INTERRUPTED, Console
+from ninfer_core.cli.console import Console
+from ninfer_core.cli.exits import INTERRUPTED
 from ninfer_core.engine.load import load_engine
 
 

@@ -53,6 +53,25 @@ except KeyboardInterrupt:
     sys.exit(130)
 """
 
+WAITING = """
+import pathlib, time
+from ninfer_core.api import CommandSpec, hookimpl
+NINFER_API = (1, 0)
+
+@hookimpl
+def ninfer_commands():
+    return [CommandSpec("wait", "Wait.", "waiting:run")]
+
+def run(arguments):
+    file = pathlib.Path("temporary")
+    try:
+        file.touch()
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        file.unlink()
+"""
+
 
 @pytest.fixture
 def command(monkeypatch):
@@ -79,6 +98,19 @@ def test_a_plugin_adds_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     assert main.main(["greet", "you", "-p", "greeting"]) == 5
     assert capsys.readouterr().out == "hello you\n"
+
+
+def test_sigterm_unwinds_the_stack(tmp_path):
+    """What a command put somewhere for a while is taken away again."""
+    (tmp_path / "waiting.py").write_text(WAITING)
+    code = "import sys; from ninfer_core.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "wait", "-p", "waiting"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        assert (tmp_path / "temporary").exists()
+        process.terminate()
+        assert process.wait(20) == 143
+    assert not (tmp_path / "temporary").exists()
 
 
 def test_a_usage_error_is_exit_1_on_stderr(capsys):
