@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from ninfer_core.api import CommandSpec
+from ninfer_core.api import CommandSpec, ConfigError
 from ninfer_core.cli import options
 from ninfer_core.cli.console import set_up_streams
 from ninfer_core.cli.exits import exit_code
 from ninfer_core.cli.plugins import find_plugins
+from ninfer_core.plugin_host import Registry
 
 GENERATE = CommandSpec(
     "generate", "Answer one prompt: the answer on stdout, everything else on stderr.",
@@ -44,12 +46,24 @@ def _parse(arguments: list[str], general: Namespace) -> tuple[CommandSpec, Names
     """The subcommand, if the first word is one, and its options."""
     if arguments and not arguments[0].startswith("-"):
         name, *rest = arguments
-        registered = find_plugins(general, general.profile).registry.commands.get(name)
-        if registered:
+        registry = find_plugins(general, general.profile).registry
+        if registered := registry.commands.get(name):
             return registered.spec, parser_of(registered.spec, f"ninfer {name}").parse_args(rest)
+        _check_model(name, registry)
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     epilog = _other_commands(general) if wants_help else ""
     return GENERATE, parser_of(GENERATE, "ninfer", epilog).parse_args(arguments)
+
+
+def _check_model(name: str, registry: Registry) -> None:
+    """Refuse a word that is neither a command nor a model, such as a misspelt command."""
+    models = {model.name for pack in registry.packs.values() for model in pack.spec.embedded}
+    if not (name in models or os.path.sep in name or os.path.exists(name)):
+        raise ConfigError(
+            f"no command or model {name!r}",
+            why=f"commands: {', '.join(sorted(registry.commands))}; "
+            f"models: {', '.join(sorted(models)) or 'none'}, or a path",
+        )
 
 
 def parser_of(command: CommandSpec, prog: str, epilog: str = "") -> options.Parser:

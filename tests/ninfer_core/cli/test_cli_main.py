@@ -113,6 +113,12 @@ def test_sigterm_unwinds_the_stack(tmp_path):
     assert not (tmp_path / "temporary").exists()
 
 
+@pytest.mark.parametrize("word", ["plans", "", "gpt5.ninfer"])
+def test_a_word_that_is_neither_command_nor_model_is_named(word, capsys):
+    assert main.main([word, "--prompt", "x"]) == 1
+    assert f"no command or model {word!r}: commands: " in capsys.readouterr().err
+
+
 def test_a_usage_error_is_exit_1_on_stderr(capsys):
     assert main.main(["--top-p", "7", "--prompt", "x"]) == 1
     out, err = capsys.readouterr()
