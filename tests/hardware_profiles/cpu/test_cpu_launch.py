@@ -10,10 +10,13 @@ from numba.core import config
 from ninfer_profile_cpu.kernels import compile as compile_module
 from ninfer_profile_cpu.kernels import pool as pool_module
 from ninfer_profile_cpu.kernels.compile import compile_native
+from ninfer_profile_cpu.kernels.format_functions import decode_row, multiply_fused
 from ninfer_profile_cpu.kernels.launch import SCRATCH_STRIDE, SLEEPERS, launch
 from ninfer_profile_cpu.kernels.memory import arg, store_int64
 from ninfer_profile_cpu.kernels.pool import SPIN_S, Pool
 from ninfer_profile_cpu.kernels.threads import atomic_add
+
+FORMATS = ("fp32", "bf16", "u4_g32_half_min", "s4_g64_pair", "s8_g32_pair")
 
 
 def _count(args, begin, end, scratch):
@@ -129,3 +132,21 @@ def test_native_code_needs_no_writable_directory(monkeypatch):
 
     monkeypatch.setattr(compile_module, "_KernelCache", nowhere)
     assert compile_native(_count) > 0
+
+
+def test_native_functions_have_names_of_their_own():
+    """Two of one name can get one symbol when one is read from disk, and a call the wrong code."""
+    addresses = {make(fmt) for fmt in FORMATS for make in (decode_row, multiply_fused)}
+    functions = {f._pyfunc for f in compile_module._alive if f.address in addresses}
+    inner = {cell.cell_contents.py_func for f in functions for cell in f.__closure__ or ()
+             if hasattr(cell.cell_contents, "py_func")}
+    assert len(functions) == len(addresses) and inner
+    for kind in functions, {f for f in inner if "<locals>" in f.__qualname__}:
+        names = {(f.__qualname__, tuple(map(_captured, f.__closure__ or ()))) for f in kind}
+        assert len({name for name, _ in names}) == len(names)
+
+
+def _captured(cell):
+    """What a closure holds, as far as it changes the code."""
+    value = cell.cell_contents
+    return value if isinstance(value, int | str) else None

@@ -25,6 +25,17 @@ inline = njit(
 """Decorator of what native functions are made of: compiled into each of them, callable from
 nowhere else."""
 
+def named(function: Callable[..., Any], variant: object) -> Callable[..., Any]:
+    """A function that a factory makes, under a name that tells it from the factory's others.
+
+    Numba names native symbols after the function and a count of the process that compiled it. What
+    is read from disk brings the count of another process, so two functions of one name can get one
+    symbol, and a call would reach the wrong one.
+    """
+    function.__qualname__ += f".{variant}"
+    return function
+
+
 _alive: list[Any] = []  # native code lives as long as its CFunc
 
 
@@ -38,37 +49,37 @@ def source_stamp() -> str:
 
 
 class _KernelCache(FunctionCache):
-    """Numba's cache with one index file a variant, stamped with all sources.
+    """Numba's cache, stamped with all sources.
 
-    Numba keeps one index for all variants of a function; two processes that fill it at once can
-    exchange their entries. With an index of its own, a variant can only meet itself. The key
-    leaves out the closure, which holds inner kernels whose pickles differ from run to run.
+    A function has an index file of its own, since its name tells it from all others: in a shared
+    one, two processes that fill it at once can exchange their entries. The key leaves out the
+    closure, which holds inner kernels whose pickles differ from run to run.
     """
 
-    def __init__(self, function: Callable[..., Any], variant: str = "") -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        name = f"{self._impl.filename_base}.{variant}" if variant else self._impl.filename_base
-        self._cache_file = IndexDataCacheFile(self._cache_path, name, source_stamp())
+        base = self._impl.filename_base
+        self._cache_file = IndexDataCacheFile(self._cache_path, base, source_stamp())
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return sig, codegen.magic_tuple()
 
 
-def _disk_cache(function: Callable[..., Any], variant: str = "") -> FunctionCache | NullCache:
+def _disk_cache(function: Callable[..., Any]) -> FunctionCache | NullCache:
     try:
-        return _KernelCache(function, variant)
+        return _KernelCache(function)
     except RuntimeError:  # no directory can be written: every start compiles
         return NullCache()
 
 
-def compile_native(function: Callable[..., None], variant: str = "") -> int:
+def compile_native(function: Callable[..., None]) -> int:
     """Address of the native code of a function of int64, compiled now or read from disk.
 
-    ``variant`` tells apart the functions that one factory makes, and must be a file name.
+    What a factory makes must be `named`.
     """
     arguments = (i64,) * function.__code__.co_argcount
     compiled: Any = CFunc(function, (arguments, types.void), {}, {"error_model": "numpy"})
-    compiled._cache = _disk_cache(function, variant)
+    compiled._cache = _disk_cache(function)
     compiled.compile()
     _alive.append(compiled)
     return int(compiled.address)

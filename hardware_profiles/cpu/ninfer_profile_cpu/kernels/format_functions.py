@@ -8,7 +8,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compile import compile_native, inline
+from .compile import compile_native, inline, named
 from .decoders import Planes, decoder
 from .dot_tile import dot_tile
 from .machine import LANES, TILE_ROWS
@@ -47,7 +47,6 @@ def decode_row(fmt: str) -> int:
     grouped, element = form.is_grouped, form.step_bytes.codes // LANES
     convert_scales = _convert_scales(form.is_grouped, form.has_minimum)
 
-    @inline
     def decode_groups(weight, row, scales, out):
         groups = arg(weight, ROW_GROUPS)
         convert_scales(weight, row, 1, scales)
@@ -55,7 +54,6 @@ def decode_row(fmt: str) -> int:
         high = arg(weight, HIGH) + row * groups * high_bytes
         _decode(fmt, codes, high, scales, scales + 4 * groups, arg(weight, NUM_GROUPS), out)
 
-    @inline
     def decode_dense(weight, row, out):
         width, done = arg(weight, WIDTH), arg(weight, NUM_GROUPS)
         codes = arg(weight, CODES) + row * width * element
@@ -65,13 +63,15 @@ def decode_row(fmt: str) -> int:
             values = load_some(tail, left) if element == 4 else vload_bf16_n(tail, left)
             vstore(out + 4 * done * LANES, values)
 
+    grouped_rows, dense_rows = inline(named(decode_groups, fmt)), inline(named(decode_dense, fmt))
+
     def decode_row(weight, row, scales, out):
         if grouped:
-            decode_groups(weight, row, scales, out)
+            grouped_rows(weight, row, scales, out)
         else:
-            decode_dense(weight, row, out)
+            dense_rows(weight, row, out)
 
-    return compile_native(decode_row, fmt)
+    return compile_native(named(decode_row, fmt))
 
 
 @functools.cache
@@ -117,12 +117,11 @@ def multiply_fused(fmt: str) -> int:
                         groups, xt, x_stride, tokens, y, LINE,
                     )
 
-    return compile_native(multiply_fused, fmt)
+    return compile_native(named(multiply_fused, fmt))
 
 
 def _convert_scales(grouped, minimum):
     # Rows of a plane follow each other, so the scales of a few rows are one run of fp16.
-    @inline
     def convert_scales(weight, row, num_rows, out):
         if grouped:
             count, start = num_rows * arg(weight, ROW_GROUPS), 2 * row * arg(weight, ROW_GROUPS)
@@ -130,11 +129,10 @@ def _convert_scales(grouped, minimum):
             if minimum:
                 _halves_to_floats(arg(weight, MINIMUMS) + start, count, out + 4 * count)
 
-    return convert_scales
+    return inline(named(convert_scales, f"{grouped}.{minimum}"))
 
 
 def _prefetch_scales(grouped, minimum):
-    @inline
     def prefetch_scales(weight, row, num_rows):
         nbytes = 2 * arg(weight, ROW_GROUPS)
         if grouped:
@@ -142,7 +140,7 @@ def _prefetch_scales(grouped, minimum):
         if minimum:
             prefetch(arg(weight, MINIMUMS) + row * nbytes, num_rows * nbytes)
 
-    return prefetch_scales
+    return inline(named(prefetch_scales, f"{grouped}.{minimum}"))
 
 
 @inline
