@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
+from attrs.validators import in_
 
 from ninfer_core.api.specs import (
     MachineFigures,
@@ -150,8 +151,13 @@ class BuildContext(Protocol):
         by rows in the order given (they then run as one product)."""
         ...
 
-    def tensor(self, name: str) -> Tensor:
-        """A direct parameter as a dense tensor of the compute dtype."""
+    def weight_runs(self, *names: str) -> Sequence[Any]:
+        """Parameters in the order given, as few weights as possible: neighbours that stack are one;
+        where format, layout or a scale of the whole differs, another begins."""
+        ...
+
+    def tensor(self, name: str, *, dtype: Any = None) -> Tensor:
+        """A direct parameter as a dense tensor of a torch dtype; of the compute dtype if None."""
         ...
 
     def state(self, name: str, layer: int) -> Any:
@@ -163,9 +169,10 @@ class BuildContext(Protocol):
         """Choose the kernel of an op for these constants, once; returns its callable."""
         ...
 
-    def buffer(self, name: str, width: int) -> Callable[[int], Tensor]:
-        """A persistent ``[max_tokens, width]`` activation buffer; call it with T for its first T
-        rows. The same name gives the same memory, so layers share it."""
+    def buffer(self, name: str, width: int, *, dtype: Any = None) -> Callable[[int], Tensor]:
+        """A persistent ``[max_tokens, width]`` buffer of a torch dtype (None: the compute dtype);
+        call it with T for its first T rows. The same name gives the same memory, so layers share
+        it."""
         ...
 
 
@@ -179,6 +186,40 @@ class Model(Protocol):
         :return: fp32 logits ``[batch.num_logits, vocab]``, rows in the order of
             ``batch.logit_rows``; valid until the next call.
         """
+        ...
+
+
+class NextTokenPredictor(Protocol):
+    """A drafter that is part of a model (multi-token prediction): it reads a token beside the
+    hidden state of the one before, and keeps paged state of its own under the sequence's pages."""
+
+    @property
+    def token_ids(self) -> Tensor | None:
+        """int64 ``[N]``, the tokens its logits are of; None: the whole vocabulary in order."""
+        ...
+
+    def forward(self, batch: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Run one step.
+
+        :param batch: a :class:`~ninfer_core.state.step.StepBatch`: positions are those of
+            ``hidden``; ``token_ids`` are the tokens that *follow* at each of them.
+        :param hidden: ``[T, H]``, final-normed hidden states of the target model, or what an
+            earlier call returned.
+        :return: fp32 logits ``[num_logits, N]`` of the tokens after those, and this module's own
+            normed hidden states ``[num_logits, H]``, rows as ``batch.logit_rows``; valid until the
+            next call.
+        """
+        ...
+
+
+class PredictingModel(Model, Protocol):
+    """A model that was built with its next-token predictor."""
+
+    @property
+    def predictor(self) -> NextTokenPredictor: ...
+
+    def hidden(self, num_tokens: int) -> Tensor:
+        """Final-normed hidden states ``[num_tokens, H]`` of the last step, valid until the next."""
         ...
 
 
@@ -197,6 +238,23 @@ class Tokenizer(Protocol):
         ...
 
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+@frozen
+class PromptOptions:
+    """What a request asks of the chat template; None leaves it to the model's default.
+
+    :ivar thinking: whether the answer begins with reasoning.
+    :ivar effort: how much; a frontend maps it to what its template knows.
+    :ivar preserve_thinking: whether reasoning of earlier turns stays in the prompt.
+    """
+
+    thinking: bool | None = None
+    effort: ReasoningEffort | None = None
+    preserve_thinking: bool | None = None
+
+
 @frozen
 class PreparedPrompt:
     """A request's input after the frontend.
@@ -204,11 +262,13 @@ class PreparedPrompt:
     :ivar token_ids: the whole prompt.
     :ivar text: the rendered prompt, for logs and diagnosis.
     :ivar reasoning_open: whether the prompt ends inside an open reasoning block.
+    :ivar tools: declarations of the tools that the answer may call, OpenAI's shape.
     """
 
     token_ids: tuple[int, ...]
     text: str
     reasoning_open: bool = False
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @frozen
@@ -219,12 +279,41 @@ class OutputPart:
     text: str
 
 
+@frozen
+class ToolCall:
+    """A complete call of a declared tool.
+
+    :ivar index: 0 for the first of an answer. :ivar arguments: a JSON object, as text.
+    """
+
+    index: int
+    name: str
+    arguments: str
+
+
+AnswerPart = OutputPart | ToolCall
+
+
 class OutputParser(Protocol):
-    """Splits the answer's text into channels; the result does not depend on how it is cut."""
+    """Splits the answer's text into channels and calls; the result does not depend on how the text
+    is cut. A call is given when it is complete; what never becomes one is content."""
 
-    def feed(self, text: str) -> Sequence[OutputPart]: ...
+    def feed(self, text: str) -> Sequence[AnswerPart]: ...
 
-    def finish(self) -> Sequence[OutputPart]: ...
+    def finish(self) -> Sequence[AnswerPart]: ...
+
+
+@frozen
+class ReasoningTokens:
+    """How a model marks reasoning in tokens.
+
+    :ivar opening, closing: ids of the marks.
+    :ivar forced: what ends a block whose budget is spent; it contains ``closing``.
+    """
+
+    opening: int
+    closing: int
+    forced: tuple[int, ...]
 
 
 class Frontend(Protocol):
@@ -237,19 +326,28 @@ class Frontend(Protocol):
     def eos_token_ids(self) -> frozenset[int]: ...
 
     @property
-    def sampling_defaults(self) -> SamplingParams: ...
+    def reasoning_tokens(self) -> ReasoningTokens | None:
+        """None if the model does not reason in blocks."""
+        ...
+
+    def sampling_defaults(self, prompt: PreparedPrompt) -> SamplingParams:
+        """What the model's makers recommend for such a prompt."""
+        ...
 
     def prepare(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (),
+        options: PromptOptions = PromptOptions(),
     ) -> PreparedPrompt:
-        """Render a conversation; raises `RequestError` for malformed messages."""
+        """Render a conversation; raises `RequestError` for malformed messages, and for options that
+        the model does not have."""
         ...
 
     def parser(self, prompt: PreparedPrompt) -> OutputParser: ...
 
 
 class SourceTensor(Protocol):
-    """A tensor of a source checkpoint, read when asked."""
+    """A tensor of a source checkpoint, read when asked. Quantised ones are one tensor with their
+    scales, of the logical shape."""
 
     @property
     def name(self) -> str: ...
@@ -279,6 +377,16 @@ class SourceTensor(Protocol):
         """fp32 values in the logical shape."""
         ...
 
+    def scalars(self) -> Mapping[str, float]:
+        """Numbers of a whole matrix, exact in fp32, where it has them: ``divisor`` (also among its
+        parts), ``activation_input_divisor`` (of the input of its product)."""
+        ...
+
+    def __getitem__(self, index: int | slice) -> SourceTensor:
+        """What lies at an index of the first dimension, or a range of it: an expert of a bank, some
+        rows. Nothing but that is read; its name is that of the whole."""
+        ...
+
 
 class CheckpointSource(Protocol):
     """A source checkpoint (safetensors directory, GGUF file)."""
@@ -288,6 +396,11 @@ class CheckpointSource(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, SourceTensor]: ...
+
+    @property
+    def ignored(self) -> Mapping[str, str]:
+        """Tensors that are not offered, with the reason."""
+        ...
 
     @property
     def resources(self) -> Mapping[str, bytes]:
@@ -306,7 +419,11 @@ class ImportedParameter:
     :ivar format: the format that holds the source exactly; "" if none does (``parts`` is not used).
     :ivar parent: id of the stored object whose rows this parameter is: parameters of one parent are
         stacked in the plan's order, so that one product reads them without a copy. "" = an object
-        of its own. Parameters with ``tied_to`` are not in a plan; they share the other's object.
+        of its own. Neighbours that are stored in different kinds become objects of their own.
+        Parameters with ``tied_to`` are not in a plan; they share the other's object.
+    :ivar scalars: `SourceTensor.scalars` of what the parameter is made of.
+    :ivar bank: whether the parent is a bank of experts, which must stay one object: every parameter
+        is a matrix of it, and all have one shape and one format.
     """
 
     spec: ParameterSpec
@@ -315,6 +432,8 @@ class ImportedParameter:
     parts: Callable[[], Mapping[str, Tensor]] | None = None
     format: str = ""
     parent: str = ""
+    scalars: Callable[[], Mapping[str, float]] | None = None
+    bank: bool = False
 
 
 @frozen
@@ -323,13 +442,17 @@ class StorageChoice:
     parameters are stored as the source holds them.
 
     The first match of a recipe wins. ``format`` "" keeps what the source holds, bit for bit, or
-    stores bf16 where the parameters of one object hold no common format; ``layout`` "" takes the
-    format's first layout.
+    stores bf16 where no format holds it; ``layout`` "" takes the format's first layout that holds
+    the shape. ``activations`` is what products may round their other operand to: to nothing below
+    16 bits, to 8, or to 4.
     """
 
     pattern: str
     format: str = ""
     layout: str = ""
+    activations: Literal["A16Only", "AllowA8", "AllowA4"] = field(
+        default="A16Only", validator=in_(("A16Only", "AllowA8", "AllowA4"))
+    )
 
 
 @frozen
@@ -367,7 +490,10 @@ class ModelPack(Protocol):
 
     def operations(self, config: Any) -> Mapping[str, Any]:
         """Sizes for predictions: ``vocab_size``, ``max_context``, ``attention_flops_per_token``
-        (per token of context), ``launches_per_step``."""
+        (per token of context), ``launches_per_step``; of a mixture of experts also ``num_experts``
+        and ``experts_per_token`` (its routed experts are the parameters with ``/experts/{e}/`` in
+        their names); with a predictor, whose paged states are named ``{component}_...``, also
+        ``launches_per_draft``, of one step of it."""
         ...
 
     def build(self, config: Any, context: BuildContext) -> Model:
@@ -403,25 +529,97 @@ class Converter(Protocol):
         ...
 
 
+@frozen(eq=False)
+class DraftRequest:
+    """A decoding sequence at the start of a round.
+
+    :ivar tokens: prompt and output so far. :ivar limit: most drafts, at least 1.
+    :ivar row: ``(drafts so far) -> SampleRow`` of the token after them: what the target will be
+        sampled with (parameters, penalties, mask).
+    :ivar state: its :class:`~ninfer_core.state.store.SequenceState`.
+    """
+
+    request_id: int
+    tokens: Sequence[int]
+    limit: int
+    row: Callable[[tuple[int, ...]], Any]
+    state: Any
+
+
+@frozen(eq=False)
+class Draft:
+    """Drafted tokens.
+
+    :ivar proposals: fp64 ``[n, V]``, the distributions they were drawn from; None if they were not
+        drawn at random (argmax, looked up).
+    """
+
+    token_ids: tuple[int, ...] = ()
+    proposals: Tensor | None = None
+
+
+@frozen(eq=False)
+class Advance:
+    """What one sequence committed in the last step of the target model: its inputs
+    ``tokens[begin:end]``.
+
+    :ivar tokens: prompt and output so far; ``tokens[end]`` is known: the next token of the prompt,
+        or the one just drawn.
+    :ivar first_row: row of ``tokens[begin]`` among the step's tokens (and hidden states).
+    :ivar decoding: whether the prompt has been read, so that drafts will be asked for.
+    :ivar drafted, accepted: of the last proposal, if the step verified one.
+    """
+
+    request_id: int
+    tokens: Sequence[int]
+    begin: int
+    end: int
+    first_row: int
+    decoding: bool
+    state: Any
+    row: Callable[[tuple[int, ...]], Any]
+    drafted: int = 0
+    accepted: int = 0
+
+
 class Speculator(Protocol):
     """Drafts tokens that the target model verifies.
 
-    The engine calls, per decode round: `propose`, then, after the verified tokens were committed,
-    `observe`. A raising speculator is switched off for the engine.
+    The engine calls `propose` before each decode step and `advance` after every step of the target
+    model, also of a prompt. Drafts change the speed of an answer, never its distribution; a
+    speculator that raises is switched off for the engine.
     """
 
     @property
     def max_drafts(self) -> int: ...
 
-    def propose(self, request_id: int, tokens: Sequence[int], limit: int) -> Sequence[int]:
-        """At most ``limit`` draft tokens to follow ``tokens`` (prompt and output so far)."""
+    def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
+        """A draft for each request, in order; it may be empty."""
         ...
 
-    def observe(self, request_id: int, drafted: Sequence[int], accepted: int) -> None:
-        """Outcome of the last proposal: the first ``accepted`` drafts were committed."""
+    def advance(self, steps: Sequence[Advance]) -> None:
+        """The sequences of the last step that go on; hidden states of its rows are still valid."""
         ...
 
     def release(self, request_id: int) -> None:
-        """The request is gone; drop what is held for it."""
+        """The request is gone or paused; drop what is held for it."""
         ...
 
+
+@frozen(eq=False)
+class SpeculatorContext:
+    """What a speculator is made from.
+
+    :ivar draft_tokens: most drafts of a round. :ivar vocab_size: drafts must be below it.
+    :ivar model: the built model; a `PredictingModel` if the spec names a component.
+    :ivar max_sequences: that decode at once. :ivar max_tokens: of a step.
+    :ivar max_context: tokens of a sequence. :ivar device: of the model's tensors.
+    """
+
+    draft_tokens: int
+    vocab_size: int
+    model: Any
+    max_sequences: int
+    max_tokens: int
+    max_context: int
+    device: Any

@@ -38,7 +38,8 @@ class ModelDescription:
     :ivar origin: ``artifact``, ``huggingface`` or ``gguf``.
     :ivar architectures: names as the origin gives them (``Qwen3_5ForCausalLM``, ``llama``).
     :ivar config: config of the text model, keys as the origin has them.
-    :ivar components: for artifacts, the config of every component by id.
+    :ivar components: for artifacts, the config of every component by id that is in use; with a
+        draft head also ``proposal``: ``{domain, rows}``.
     """
 
     origin: Literal["artifact", "huggingface", "gguf"]
@@ -69,6 +70,19 @@ class EmbeddedModel:
 
 
 @frozen
+class ModelCard:
+    """A published model, known without its weights.
+
+    :ivar name: accepted by ``ninfer plan`` and ``ninfer doctor`` in the place of a path.
+    :ivar outline: ``() -> ImportPlan``; nothing of it is read but names, shapes, parents, formats
+        and the recipe.
+    """
+
+    name: str = field(validator=_NAME)
+    outline: LazyRef = field(converter=to_lazy)
+
+
+@frozen
 class ModelPackSpec:
     """An architecture the runtime can run.
 
@@ -76,12 +90,16 @@ class ModelPackSpec:
     :ivar pack: zero-argument factory of a :class:`~ninfer_core.api.protocols.ModelPack`.
     :ivar claim: ``(ModelDescription) -> Claim | None``; must not import torch.
     :ivar embedded: models this pack brings by name.
+    :ivar cards: published models that can be planned for by name.
+    :ivar recipes: package whose ``*.toml`` files are conversion recipes by name, or "".
     """
 
     name: str = field(validator=_NAME)
     pack: LazyRef = field(converter=to_lazy)
     claim: LazyRef = field(converter=to_lazy)
     embedded: tuple[EmbeddedModel, ...] = ()
+    cards: tuple[ModelCard, ...] = ()
+    recipes: str = ""
 
 
 @frozen
@@ -253,11 +271,16 @@ class KernelSpec:
 class SpeculatorSpec:
     """A way to draft tokens.
 
-    :ivar speculator: factory ``(**options) -> Speculator``.
+    :ivar speculator: factory ``(SpeculatorContext) -> Speculator``.
+    :ivar component: component of the artifact that it needs (``mtp``), or "". Optional components
+        are loaded only when something needs them.
+    :ivar max_drafts: most drafts of a round that it can be asked for.
     """
 
     name: str = field(validator=_NAME)
     speculator: LazyRef = field(converter=to_lazy)
+    component: str = ""
+    max_drafts: int = field(default=15, validator=[instance_of(int), ge(1)])
 
 
 @frozen
@@ -265,10 +288,13 @@ class ConverterSpec:
     """Turns a source checkpoint into a `.ninfer` set.
 
     :ivar convert: a :class:`~ninfer_core.api.protocols.Converter` (a plain function will do).
+    :ivar outline: ``(ImportPlan, registry) -> Artifact``: the catalogue that a conversion would
+        write, without weights; None if it cannot.
     """
 
     name: str = field(validator=_NAME)
     convert: LazyRef = field(converter=to_lazy)
+    outline: LazyRef | None = field(default=None, converter=to_optional_lazy)
 
 
 @frozen
@@ -342,6 +368,8 @@ class ParameterSpec:
     :ivar kind: ``projection`` (may be quantised), ``table`` (rows are gathered; may be quantised)
         or ``direct`` (norms, biases: stored as they are).
     :ivar tied_to: another parameter whose object this one shares, or "".
+    :ivar inputs: names of the activations a projection is multiplied with; artifacts record them
+        as its uses.
     """
 
     name: str
@@ -350,6 +378,7 @@ class ParameterSpec:
         default="projection", validator=in_(("projection", "table", "direct"))
     )
     tied_to: str = ""
+    inputs: tuple[str, ...] = ()
 
 
 @frozen

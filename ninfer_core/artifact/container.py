@@ -56,6 +56,11 @@ class Shards:
 
     def _map(self, index: int) -> mmap.mmap:
         if index not in self.maps:
+            if index == 0:
+                raise ArtifactError(
+                    "a model has no weights here", where=str(self.entry),
+                    why="it is an outline, known by its catalogue alone",
+                )
             path = self.entry.with_name(self.files[index].path)
             mapped = _map_file(path)
             if mapped[: HEADER.size] != HEADER.pack(PART_MAGIC, index, self.set_id):
@@ -149,10 +154,17 @@ def open_artifact(path: str | Path) -> Artifact:
     _require_size(path, mapped, start + root.files[0].payload_bytes)
     if path.name in {file.path for file in root.files}:
         raise malformed(path, "the entry is listed as a part of its own set")
+    return artifact_of(root, path, set_id, start, {0: mapped})
+
+
+def artifact_of(
+    root: Catalogue, path: Path, set_id: bytes, payload_start: int, maps: dict[int, mmap.mmap]
+) -> Artifact:
+    """A set of a catalogue; without ``maps`` it has no payload."""
     return Artifact(
         path, UUID(bytes=set_id), root.components, {each.id: each for each in root.objects},
         root.bindings, root.uses, root.metadata, root.provenance,
-        Shards(path, set_id, start, root.files, {0: mapped}),
+        Shards(path, set_id, payload_start, root.files, maps),
     )
 
 

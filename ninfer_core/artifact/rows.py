@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from attrs import evolve, frozen
+from attrs import frozen
 from torch import Tensor
 
 from ninfer_core.api import ArtifactError
@@ -13,6 +14,8 @@ from ninfer_core.artifact.catalogue import TensorObject
 from ninfer_core.artifact.container import Artifact
 
 Planes = Mapping[str, Tensor]
+Span = tuple[TensorObject, int, int]
+"""Elements ``[begin, end)`` of a tensor, in C order."""
 
 
 @frozen
@@ -30,35 +33,56 @@ class Rows:
 
 
 def rows_of(artifact: Artifact, names: Iterable[str]) -> list[Rows]:
-    """The rows of parameters in the order given; consecutive rows of a tensor are one run.
+    """The rows of parameters in the order given; consecutive elements of a tensor are one run.
 
-    :raises ArtifactError: if a part is not whole rows, or the runs differ in more than rows.
+    :raises ArtifactError: if a run is not whole rows (of a bank: whole matrices), or the runs
+        differ in more than rows.
     """
-    runs: list[Rows] = []
-    for tensor, begin, end in (part for name in names for part in artifact.parts(name)):
+    runs = []
+    for tensor, begin, end in _spans(artifact, names):
         width, where = tensor.num_elements // tensor.num_rows, artifact.place(tensor)
         if begin % width or end % width:
-            raise _not_rows(where, f"elements {begin} to {end} are not whole rows of {width}")
-        run = Rows(tensor, begin // width, end // width, where)
-        if runs and runs[-1].tensor == tensor and runs[-1].end == run.begin:
-            run = evolve(run, begin=runs.pop().begin)
-        runs.append(run)
+            raise _not_whole(where, tensor.shape[1:], begin, end)
+        runs.append(Rows(tensor, begin // width, end // width, where))
     kinds = {(run.tensor.format, run.tensor.layout, run.tensor.shape[1:]) for run in runs}
     if len(kinds) > 1 or (len(runs) > 1 and not runs[0].tensor.shape):
         raise _not_rows(runs[-1].where, f"rows of different kinds do not stack: {kinds}")
     return runs
 
 
-def cut(rows: Rows, planes: Planes, total: int) -> dict[str, Tensor]:
-    """Views of some rows of planes with ``total`` rows; raises `ArtifactError` inside of tiles."""
-    if rows.count == total:
+def shape_of(artifact: Artifact, name: str) -> tuple[int, ...]:
+    """Shape of one parameter. What lies inside one matrix of a bank ``[E, N, K]`` is rows of that
+    matrix, ``[n, K]``, although only whole matrices can be loaded.
+
+    :raises ArtifactError: if a part is not whole rows, or the parts differ in more than rows.
+    """
+    rows, kinds = 0, set()
+    for tensor, begin, end in _spans(artifact, [name]):
+        if not tensor.shape:
+            return ()
+        width = tensor.num_elements // tensor.num_rows
+        is_inside = tensor.num_rows > 1 and begin // width == (end - 1) // width
+        kind = tensor.shape[2:] if is_inside and len(tensor.shape) > 2 else tensor.shape[1:]
+        if begin % math.prod(kind) or end % math.prod(kind):
+            raise _not_whole(artifact.place(tensor), kind, begin, end)
+        rows += (end - begin) // math.prod(kind)
+        kinds.add((tensor.format, tensor.layout, kind))
+    if len(kinds) > 1:
+        raise _not_rows(str(artifact.path), f"parts of {name} are of different kinds: {kinds}")
+    return (rows, *kinds.pop()[-1])
+
+
+def cut(planes: Planes, begin: int, end: int, total: int, where: str) -> dict[str, Tensor]:
+    """Views of rows ``[begin, end)`` of planes with ``total`` rows; raises `ArtifactError` if they
+    end inside a tile."""
+    if end - begin == total:
         return dict(planes)
     views = {}
     for name, plane in planes.items():
-        tile = _tile(rows.where, name, plane, total)
-        if rows.begin % tile or rows.end % tile:
-            raise _not_rows(rows.where, f"{name} has tiles of {tile} rows, one would be cut")
-        views[name] = plane[rows.begin // tile : rows.end // tile] if plane.ndim else plane
+        tile = _tile(where, name, plane, total)
+        if begin % tile or end % tile:
+            raise _not_rows(where, f"{name} has tiles of {tile} rows, one would be cut")
+        views[name] = plane[begin // tile : end // tile] if plane.ndim else plane
     return views
 
 
@@ -74,6 +98,17 @@ def stack(runs: Sequence[Rows], pieces: Sequence[Planes]) -> dict[str, Tensor]:
     return stacked
 
 
+def _spans(artifact: Artifact, names: Iterable[str]) -> list[Span]:
+    """Where parameters are; a span that continues the one before is joined to it."""
+    spans: list[Span] = []
+    for name in names:
+        for tensor, begin, end in artifact.parts(name):
+            if spans and spans[-1][0] is tensor and spans[-1][2] == begin:
+                begin = spans.pop()[1]
+            spans.append((tensor, begin, end))
+    return spans
+
+
 def _tile(where: str, name: str, plane: Tensor, total: int) -> int:
     """Rows of the matrix that one row of a plane holds; 1 for a scalar, which is of all rows."""
     if plane.ndim == 0:
@@ -84,6 +119,15 @@ def _tile(where: str, name: str, plane: Tensor, total: int) -> int:
     return tile
 
 
-def _not_rows(where: str, why: str) -> ArtifactError:
-    what, fix = "rows cannot be combined as asked", "convert the model again for the pack in use"
-    return ArtifactError(what, where=where, why=why, fix=fix)
+def _not_whole(where: str, kind: tuple[int, ...], begin: int, end: int) -> ArtifactError:
+    span = f"elements {begin} to {end} are not whole rows of {math.prod(kind)}"
+    if len(kind) < 2:
+        return _not_rows(where, span)
+    why = f"{span}: a bank is loaded by whole {' x '.join(map(str, kind))} matrices"
+    return _not_rows(where, why, "use all parameters of a matrix together, in their stored order")
+
+
+def _not_rows(
+    where: str, why: str, fix: str = "convert the model again for the pack in use"
+) -> ArtifactError:
+    return ArtifactError("rows cannot be combined as asked", where=where, why=why, fix=fix)

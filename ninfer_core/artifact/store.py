@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeVar
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from torch import Tensor
 
 from ninfer_core.api import (
@@ -16,6 +17,7 @@ from ninfer_core.api import (
     CapacityError,
     FormatSpec,
     LayoutSpec,
+    PluginError,
     Progress,
     StorageLayout,
     WeightInfo,
@@ -23,7 +25,7 @@ from ninfer_core.api import (
 from ninfer_core.artifact.catalogue import TensorObject
 from ninfer_core.artifact.container import Artifact
 from ninfer_core.artifact.layouts.planar import plane_view
-from ninfer_core.artifact.rows import Planes, Rows, cut, rows_of, stack
+from ninfer_core.artifact.rows import Planes, Rows, cut, rows_of, shape_of, stack
 from ninfer_core.artifact.schema import malformed
 from ninfer_core.artifact.weight import Weight
 
@@ -58,7 +60,10 @@ class WeightStore:
         whole in it become views of the result, so that nothing is held twice.
 
         :raises ArtifactError: if a name is unknown or was not loaded, or rows do not stack.
+        :raises PluginError: if no name is given.
         """
+        if not names:
+            raise PluginError("a model asks for a weight of no parameters")
         if names not in self._weights:
             runs = rows_of(self.artifact, names)
             info, planes = _info(runs, self.formats), self._join(runs)
@@ -66,9 +71,26 @@ class WeightStore:
             self._weights[names] = Weight(info, planes, codec, layout)
         return self._weights[names]
 
+    def weight_runs(self, *names: str) -> tuple[Weight, ...]:
+        """Parameters in the order given, as few weights as possible: neighbours that stack are one.
+
+        :raises ArtifactError: as `weight` does.
+        """
+        return tuple(self.weight(*run) for _, run in groupby(names, self._kind))
+
     def tensor(self, name: str) -> Tensor:
         """The values of a parameter as a new tensor: fp32, or int32 for integers."""
         return self.weight(name).dense()
+
+    def _kind(self, name: str) -> Hashable:
+        """What rows have in common that stack: scalars of their objects belong to it."""
+        tensor = rows_of(self.artifact, [name])[0].tensor
+        planes = self._planes.get(tensor.id, {})
+        scalars = tuple(  # on meta they are unknown: objects that have any do not stack
+            tensor.id if plane.is_meta else plane.item()
+            for plane in planes.values() if not plane.ndim
+        )
+        return tensor.format, tensor.layout, tensor.shape[1:], scalars
 
     def _join(self, runs: Sequence[Rows]) -> Planes:
         absent = [run.tensor.id for run in runs if run.tensor.id not in self._planes]
@@ -77,15 +99,18 @@ class WeightStore:
                 "a parameter was not loaded", where=str(self.artifact.path),
                 why=f"objects {absent} were not selected", fix="select it when loading",
             )
-        pieces = [cut(run, self._planes[run.tensor.id], run.tensor.num_rows) for run in runs]
+        pieces = [
+            cut(self._planes[run.tensor.id], run.begin, run.end, run.tensor.num_rows, run.where)
+            for run in runs
+        ]
         if len(pieces) == 1:
             return pieces[0]
         stacked, total, at = stack(runs, pieces), sum(run.count for run in runs), 0
         for run in runs:
+            end = at + run.count
             if run.count == run.tensor.num_rows:
-                place = evolve(run, begin=at, end=at + run.count)
-                self._planes[run.tensor.id] = cut(place, stacked, total)
-            at += run.count
+                self._planes[run.tensor.id] = cut(stacked, at, end, total, run.where)
+            at = end
         return stacked
 
 
@@ -96,6 +121,7 @@ def load_weights(
 ) -> WeightStore:
     """Materialise parameters. What can be refused is refused before the first weight is read.
 
+    :param device: ``meta`` has everything but the values; no file is touched then.
     :param budget_bytes: most bytes of weights, mapped ones included.
     :param select: names of parameters, None for all; only files that hold them need to be there.
     :raises ArtifactError: for unknown names, formats and layouts, sizes that do not fit them, and
@@ -110,11 +136,13 @@ def load_weights(
         fix = "convert the model to a smaller format, or use a machine with more memory"
         raise CapacityError("the weights do not fit", where=str(artifact.path), why=why, fix=fix)
     used = {t.layout: _layout(artifact, t, formats, layouts) for t in wanted.values()}
-    pieces = {t.id: artifact.shards.read(t.offset, t.bytes) for t in wanted.values()}
-    planes: dict[str, Planes] = {}
+    target, planes = torch.device(device), dict[str, Planes]()
+    pieces = {} if target.type == "meta" else {
+        t.id: artifact.shards.read(t.offset, t.bytes) for t in wanted.values()
+    }
     start, done, mapped = time.monotonic(), 0, 0
     for tensor in wanted.values():
-        image, is_view = _image(pieces.pop(tensor.id), torch.device(device))
+        image, is_view = _image(pieces.pop(tensor.id, ()), tensor.bytes, target)
         infos = used[tensor.layout].planes(tensor.format, tensor.shape)
         planes[tensor.id] = {info.name: plane_view(image, info) for info in infos}
         done, mapped = done + tensor.bytes, mapped + is_view * tensor.bytes
@@ -125,13 +153,14 @@ def load_weights(
 
 
 def weight_info(artifact: Artifact, name: str, registry: Any) -> WeightInfo:
-    """Shape, format and layout of a parameter, from the catalogue alone.
+    """Shape, format and layout of a parameter, from the catalogue alone; see `shape_of`.
 
     :param registry: has ``formats``: name -> object with a `FormatSpec` as ``spec``.
     :raises ArtifactError: if the parameter or its format is unknown, or its parts do not stack.
     """
     formats = {known: each.spec for known, each in registry.formats.items()}
-    return _info(rows_of(artifact, [name]), formats)
+    shape, tensor = shape_of(artifact, name), artifact.parts(name)[0][0]
+    return WeightInfo(shape, _known(formats, tensor.format, artifact.place(tensor)), tensor.layout)
 
 
 def _info(runs: Sequence[Rows], formats: Mapping[str, FormatSpec]) -> WeightInfo:
@@ -167,7 +196,9 @@ def _known(specs: Mapping[str, S], name: str, where: str) -> S:
     return specs[name]
 
 
-def _image(pieces: Sequence[memoryview], device: torch.device) -> tuple[Tensor, bool]:
+def _image(
+    pieces: Sequence[memoryview], nbytes: int, device: torch.device
+) -> tuple[Tensor, bool]:
     """The bytes of an object on a device, and whether they are a view of the mapped file."""
     with warnings.catch_warnings():
         # The maps are read-only on purpose, which torch has no tensors for: nothing writes to them.
@@ -175,8 +206,8 @@ def _image(pieces: Sequence[memoryview], device: torch.device) -> tuple[Tensor, 
         sources = [torch.frombuffer(piece, dtype=torch.uint8) for piece in pieces]
     if device.type == "cpu" and len(sources) == 1 and sources[0].data_ptr() % _CACHE_LINE == 0:
         return sources[0], True
-    sizes = [len(source) for source in sources]
-    image = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    for target, source in zip(torch.split(image, sizes), sources, strict=True):
-        target.copy_(source)
+    image, end = torch.empty(nbytes, dtype=torch.uint8, device=device), 0
+    for source in sources:
+        begin, end = end, end + len(source)
+        image[begin:end].copy_(source)
     return image, False

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
+from ninfer_core.nn.columns import columns
 from ninfer_core.nn.linear import Linear
+from ninfer_core.nn.rope import Rope
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import PagedPlanes
 
@@ -18,34 +20,90 @@ class Attention:
     :param query, key, value, output: projections; the first three run as one product.
     :param bias: direct parameters of query, key and value, or none.
     :param planes: the cache of this layer.
-    :param rope: cosines and sines of `rope_tables`; None for models without rotary positions.
+    :param rope: of `rope_tables`; None for models without rotary positions.
     :param scale: of the scores; default ``head_dim ** -0.5``.
     """
 
     def __init__(
         self, context: BuildContext, *, query: str, key: str, value: str, output: str,
         planes: PagedPlanes, num_heads: int, num_kv_heads: int, head_dim: int,
-        rope: tuple[Tensor, Tensor] | None, scale: float | None = None,
+        rope: Rope | None, scale: float | None = None,
         bias: Sequence[str] = (), output_bias: Sequence[str] = (),
     ) -> None:
-        heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
-        cos, sin = rope or (None, None)
-        rotary_dim = 0 if cos is None else 2 * cos.shape[1]
-        self._width = num_heads * head_dim
-        self._qkv = Linear(context, query, key, value, out="qkv", bias=bias)
-        self._append = context.bind(
-            "rope_kv_append", sizes={**heads, "rotary_dim": rotary_dim},
-            planes=planes, cos=cos, sin=sin,
+        widths = [head_dim * heads for heads in (num_heads, num_kv_heads, num_kv_heads)]
+        self._project = Linear(context, query, key, value, out="qkv", bias=bias)
+        self._columns = columns(context, "qkv", widths)
+        self._mix = _Mixer(
+            context, planes, rope, num_heads=num_heads, num_kv_heads=num_kv_heads,
+            head_dim=head_dim, scale=scale,
         )
-        self._attend = context.bind(
-            "paged_attention", sizes={**heads, "scale": scale or head_dim**-0.5}, planes=planes
-        )
-        self._mixed = context.buffer("attention_mixed", self._width)
         self._output = Linear(context, output, bias=output_bias)
 
     def __call__(self, x: Tensor, batch: StepBatch, stream: Tensor) -> None:
         """``x`` ``[T, H]``, ``stream`` ``[T, H]``."""
-        qkv = self._qkv(x)
-        self._append(qkv, batch)
-        mixed = self._attend(qkv[:, : self._width], batch, self._mixed(x.shape[0]))
-        self._output.add_to(stream, mixed)
+        self._project(x)
+        query, key, value = self._columns(x.shape[0])
+        self._output.add_to(stream, self._mix(query, key, value, batch))
+
+
+class GatedAttention:
+    """Attention with normed queries and keys and a gate on what it gives (Qwen3-Next, Qwen3.5):
+    ``output(sigmoid(gate x) * attention(x))``, added to the residual stream.
+
+    :param name: of its parameters: ``query``, ``key``, ``gate``, ``value``, ``output``, and
+        ``query_norm`` and ``key_norm`` of a head, which multiply by ``1 + w``.
+    :param planes: the cache of this layer.
+    :param eps: of the norms.
+    """
+
+    def __init__(
+        self, context: BuildContext, name: str, *, planes: PagedPlanes, num_heads: int,
+        num_kv_heads: int, head_dim: int, rope: Rope, eps: float,
+    ) -> None:
+        heads = {
+            "query": num_heads, "key": num_kv_heads, "gate": num_heads, "value": num_kv_heads
+        }
+        self._project = Linear(context, *[f"{name}/{part}" for part in heads], out="qkgv")
+        self._columns = columns(context, "qkgv", [n * head_dim for n in heads.values()])
+        norms = context.tensor(f"{name}/query_norm"), context.tensor(f"{name}/key_norm")
+        self._mix = _Mixer(
+            context, planes, rope, num_heads=num_heads, num_kv_heads=num_kv_heads,
+            head_dim=head_dim, norms=norms, eps=eps, unit_offset=True,
+        )
+        self._gate = context.bind("sigmoid_gate")
+        self._output = Linear(context, f"{name}/output")
+
+    def __call__(self, x: Tensor, batch: StepBatch, stream: Tensor) -> None:
+        """``x`` ``[T, H]``, ``stream`` ``[T, H]``."""
+        self._project(x)
+        query, key, gate, value = self._columns(x.shape[0])
+        mixed = self._mix(query, key, value, batch)
+        self._output.add_to(stream, self._gate(mixed, gate, mixed))
+
+
+class _Mixer:
+    """Norms, rotation, cache and attention: heads of a step to ``[T, Hq D]``."""
+
+    def __init__(
+        self, context: BuildContext, planes: PagedPlanes, rope: Rope | None, *, num_heads: int,
+        num_kv_heads: int, head_dim: int, scale: float | None = None,
+        norms: tuple[Tensor | None, Tensor | None] = (None, None), eps: float = 0.0,
+        unit_offset: bool = False,
+    ) -> None:
+        heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
+        rotary_dim = rope.rotary_dim if rope else 0
+        self._append = context.bind(
+            "rope_kv_append",
+            sizes={**heads, "rotary_dim": rotary_dim, "eps": eps, "unit_offset": unit_offset},
+            planes=planes, cos=rope and rope.cos, sin=rope and rope.sin, axes=rope and rope.axes,
+            query_norm=norms[0], key_norm=norms[1],
+        )
+        self._attend = context.bind(
+            "paged_attention", sizes={**heads, "scale": scale or head_dim**-0.5}, planes=planes
+        )
+        self._mixed = context.buffer("attention_mixed", num_heads * head_dim)
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: StepBatch) -> Tensor:
+        self._append(query, key, value, batch)
+        mixed: Tensor = self._attend(query, batch, self._mixed(query.shape[0]))
+        return mixed

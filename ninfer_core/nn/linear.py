@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,9 +10,15 @@ from torch import Tensor
 from ninfer_core.api import BuildContext
 from ninfer_core.state.step import StepBatch
 
+Product = Callable[..., Tensor]
+"""``(x, out, residual=None) -> out``, as of the op ``linear``."""
+
 
 class Linear:
-    """A projection, or several of the same input as one product.
+    """A projection, or several of the same input into the columns of one result.
+
+    Neighbours that are stored alike run as one product, so those of one stored matrix should be
+    named in its order: then nothing is copied.
 
     :param names: parameters, stacked by rows.
     :param out: name of the buffer of the result; None if only `add_to` is used.
@@ -22,11 +28,18 @@ class Linear:
     def __init__(
         self, context: BuildContext, *names: str, out: str | None = None, bias: Sequence[str] = ()
     ) -> None:
-        weight = context.weight(*names)
-        stacked = torch.cat([context.tensor(name) for name in bias]) if bias else None
-        self._product = context.bind("linear", weight=weight, bias=stacked)
+        weights = context.weight_runs(*names)
+        widths = [weight.info.shape[0] for weight in weights]
+        biases: Sequence[Tensor | None] = [None] * len(weights)
+        if bias:
+            biases = torch.cat([context.tensor(name) for name in bias]).split(widths)
+        products = [
+            context.bind("linear", weight=weight, bias=added)
+            for weight, added in zip(weights, biases, strict=True)
+        ]
+        self._product = products[0] if len(products) == 1 else _side_by_side(products, widths)
         if out:
-            self._out = context.buffer(out, weight.info.shape[0])
+            self._out = context.buffer(out, sum(widths))
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[T, K]`` to ``[T, N]``."""
@@ -36,6 +49,18 @@ class Linear:
     def add_to(self, stream: Tensor, x: Tensor) -> None:
         """Add the product of ``x`` to the residual stream ``[T, N]`` in place."""
         self._product(x, stream, stream)
+
+
+def _side_by_side(products: Sequence[Product], widths: Sequence[int]) -> Product:
+    """Products of one input as one, each into columns of its own."""
+
+    def product(x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
+        rest = [None] * len(products) if residual is None else residual.split(widths, dim=1)
+        for each, columns, added in zip(products, out.split(widths, dim=1), rest, strict=True):
+            each(x, columns, added)
+        return out
+
+    return product
 
 
 class Embedding:

@@ -12,6 +12,7 @@ from ninfer_core.api import (
     KernelSpec,
     KVCodecSpec,
     LayoutSpec,
+    SpeculatorSpec,
 )
 
 NINFER_API = (api.API_VERSION.major, api.API_VERSION.minor)
@@ -24,7 +25,10 @@ _GROUPED = {
     "q8_g32_fp16": AffineGroup(8, 32),
 }
 _CODECS = {"fp32": "Fp32Codec", "bf16": "Bf16Codec", "int8": "Int8Codec", "fp8": "Fp8Codec"}
-_OPS = ("embedding", "linear", "paged_attention", "rmsnorm", "rope_kv_append", "swiglu")
+_OPS = (
+    "causal_conv1d", "embedding", "gated_delta_rule", "gated_rmsnorm", "linear", "moe_mlp",
+    "moe_route", "paged_attention", "rmsnorm", "rope_kv_append", "sigmoid_gate", "swiglu",
+)
 
 
 @api.hookimpl
@@ -35,6 +39,7 @@ def ninfer_weight_formats() -> list[FormatSpec]:
           for name, group in _GROUPED.items()),
         FormatSpec("nvfp4", f"{_FORMATS}.minifloat:Nvfp4Codec", 4.5),
         FormatSpec("fp8_e4m3fn_row_bf16", f"{_FORMATS}.minifloat:Fp8RowCodec", 8),
+        FormatSpec("fp8_e4m3fn_g128_fp32", f"{_FORMATS}.minifloat:Fp8GroupCodec", 8.25),
     ]
 
 
@@ -44,8 +49,10 @@ def ninfer_weight_layouts() -> list[LayoutSpec]:
         "contiguous_le_v1": (_DIRECT, "plain:ContiguousLayout"),
         "row_split_k128_v1": (_GROUPED, "row_split:RowSplitLayout"),
         "row_scale_v1": (["fp8_e4m3fn_row_bf16"], "plain:RowScaleLayout"),
+        "row_scale_g128_v1": (["fp8_e4m3fn_g128_fp32"], "plain:RowGroupScaleLayout"),
         "block_scale_k16_m128x4_v1": (["nvfp4"], "block_scale:BlockScaleLayout"),
         "expert_block_scale_k16_m128x4_v1": (["nvfp4"], "block_scale:ExpertBlockScaleLayout"),
+        "block_scale_k16_plain_v1": (["nvfp4"], "block_scale:PlainBlockScaleLayout"),
     }
     return [
         LayoutSpec(name, tuple(formats), f"{_LAYOUTS}.{layout}")
@@ -60,13 +67,29 @@ def ninfer_kv_codecs() -> list[KVCodecSpec]:
 
 @api.hookimpl
 def ninfer_kernels() -> list[KernelSpec]:
-    """The references of all ops: what runs where nothing better is installed."""
-    return [
+    """The references of all ops: what runs where nothing better is installed; and forms in torch
+    that run where they are asked for."""
+    references = [
         KernelSpec(
             op, f"reference.{op}", f"ninfer_core.ops.{op}.reference:bind", priority=-100,
             devices=("cpu", "cuda"), batch_invariant=True, tolerance="exact",
         )
         for op in _OPS
+    ]
+    chunked = KernelSpec(
+        "gated_delta_rule", "torch.gated_delta_rule",
+        "ninfer_core.ops.gated_delta_rule.chunked:bind", priority=-110, devices=("cpu", "cuda"),
+        source="Yang, Kautz and Hatamizadeh, 2024, section 3.3",
+    )
+    return [*references, chunked]
+
+
+@api.hookimpl
+def ninfer_speculators() -> list[SpeculatorSpec]:
+    speculation = "ninfer_core.speculation"
+    return [
+        SpeculatorSpec("mtp", f"{speculation}.mtp:MtpSpeculator", component="mtp", max_drafts=5),
+        SpeculatorSpec("ngram", f"{speculation}.ngram:NgramSpeculator"),
     ]
 
 

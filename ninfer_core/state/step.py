@@ -21,6 +21,8 @@ class StepBatch:
     :ivar num_tokens: T. :ivar num_rows: B. :ivar num_logits: rows of logits wanted.
     :ivar token_ids: int64 ``[max_tokens]``.
     :ivar positions: int64 ``[max_tokens]``, position in the sequence.
+    :ivar rope_positions: int64 ``[3, max_tokens]``, position for rotation by axis (time, height,
+        width); in text all three go up together with ``positions``.
     :ivar token_row: int32 ``[max_tokens]``, row of each token.
     :ivar row_start: int32 ``[max_rows + 1]``.
     :ivar context_len: int32 ``[max_rows]``, tokens of the sequence before this step.
@@ -36,6 +38,7 @@ class StepBatch:
 
     token_ids: Tensor
     positions: Tensor
+    rope_positions: Tensor
     token_row: Tensor
     row_start: Tensor
     context_len: Tensor
@@ -61,6 +64,7 @@ class StepBatch:
         return cls(
             token_ids=zeros(max_tokens, dtype=torch.int64),
             positions=zeros(max_tokens, dtype=torch.int64),
+            rope_positions=zeros(3, max_tokens, dtype=torch.int64),
             token_row=zeros(max_tokens),
             row_start=zeros(max_rows + 1),
             context_len=zeros(max_rows),

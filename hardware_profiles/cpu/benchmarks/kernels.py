@@ -1,10 +1,12 @@
 """Speed of the CPU kernels beside what the machine can do, in one run.
 
-    python hardware_profiles/cpu/benchmarks/kernels.py [--threads N] [--shape N K] [--kv-heads 3]
+    python hardware_profiles/cpu/benchmarks/kernels.py [--threads N] [--part PART]
+        [--shape N K] [--kv-heads 3]
 
 First the limits (streaming reads, torch's fp32 matrix product), then for every weight format a
-product of 1, 4, 16 and 512 tokens with more weights than caches hold, then attention. Times are
-minima: other processes only ever add.
+product of 1, 4, 16 and 512 tokens with more weights than caches hold, then attention, then the ops
+of a gated delta network beside its chunked form in torch, then a mixture of experts beside a dense
+MLP with as many weights a token. Times are minima: other processes only ever add.
 """
 
 from __future__ import annotations
@@ -12,17 +14,31 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 
+from ninfer_core.api import KernelRequest, WeightInfo
+from ninfer_core.artifact.layouts.planar import plane_view
+from ninfer_core.artifact.weight import Weight
+from ninfer_core.ops.gated_delta_rule import chunked
+from ninfer_core.plugin_host.builtin import ninfer_weight_formats, ninfer_weight_layouts
+from ninfer_core.state.step import StepBatch
+from ninfer_core.state.views import SlotPlanes
+from ninfer_profile_cpu.bindings.experts import bind_moe_mlp, bind_moe_route
+from ninfer_profile_cpu.bindings.matrix import bind_linear, bind_swiglu
+from ninfer_profile_cpu.bindings.rows import bind_gated_rmsnorm
+from ninfer_profile_cpu.bindings.slots import bind_causal_conv1d, bind_gated_delta_rule
 from ninfer_profile_cpu.kernels.attention import attention_body, scratch_bytes, static_block
 from ninfer_profile_cpu.kernels.attention_call import attention
 from ninfer_profile_cpu.kernels.decoders import decoder
 from ninfer_profile_cpu.kernels.kv_codecs import KV_CODECS, plane_block
 from ninfer_profile_cpu.kernels.launch import launch
 from ninfer_profile_cpu.kernels.linear import linear_body
+from ninfer_profile_cpu.kernels.minifloats import NVFP4_TABLE
+from ninfer_profile_cpu.kernels.planes import Planes, Scales
 from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.kernels.products import BUFFER_BYTES
 from ninfer_profile_cpu.kernels.weight_block import weight_block
@@ -30,10 +46,18 @@ from ninfer_profile_cpu.kernels.weight_fields import AREA, BLOCK_ROWS
 
 FORMATS = (
     "fp32", "bf16", "u4_g32_half_min", "s4_g64_pair", "s5_g64_pair", "s6_g64_pair", "s8_g32_pair",
+    "fp8_row", "fp8_g128", "nvfp4_tiled", "nvfp4_rows",
 )
 TOKENS = (1, 4, 16, 512)
 STREAM_BYTES = 96 << 20
 """Weights that are read one after the other, so that none comes from a cache."""
+
+KEY_HEADS, HEAD_DIM, TAPS = 16, 128, 4
+VALUE_HEADS = (32, 48)
+"""Gated delta networks of Qwen3.5, 35B-A3B and 27B."""
+
+EXPERTS, TOP_K, WIDTH, INNER = 256, 8, 2048, 512
+"""A mixture of experts of Qwen3.5-35B-A3B."""
 
 KV_DTYPES = {
     "fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn,
@@ -48,14 +72,22 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=9)
     parser.add_argument("--kv-heads", type=int, default=3)
     parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--part", choices=("products", "attention", "delta", "experts"))
     options = parser.parse_args()
     limits(options)
     torch.set_num_threads(options.threads)
     print(f"launch of two items: {1e6 * launch_s():.2f} us")
-    for fmt in FORMATS:
-        products(fmt, *options.shape)
-    for codec in KV_CODECS:
-        attention_of(codec, options)
+    if options.part in (None, "products"):
+        for fmt in FORMATS:
+            products(fmt, *options.shape)
+    if options.part in (None, "attention"):
+        for codec in KV_CODECS:
+            attention_of(codec, options)
+    if options.part in (None, "delta"):
+        for heads in VALUE_HEADS:
+            delta_network(heads, options.threads)
+    if options.part in (None, "experts"):
+        mixture_of_experts()
 
 
 def limits(options: argparse.Namespace) -> None:
@@ -71,7 +103,7 @@ def limits(options: argparse.Namespace) -> None:
 
 def launch_s() -> float:
     """Fork and join of two empty items."""
-    weight = weight_block("fp32", (0, 0, 0, 0), 0, 16)
+    weight = weight_block("fp32", Planes(), 0, 16)
     arguments = weight.ctypes.data, *(0,) * 8  # no rows, no tokens: nothing to do
     shared, body = pool().address, linear_body()
     pool().reserve(1 << 20)
@@ -85,16 +117,19 @@ def launch_s() -> float:
 
 def products(fmt: str, rows: int, width: int) -> None:
     """Stream different weights of one format through products of different numbers of tokens."""
-    form = decoder(fmt)
-    groups = -(-width // form.step)
-    sizes = [rows * groups * nbytes for nbytes in form.step_bytes]
-    sizes[2:] = [size // 2 for size in sizes[2:]]  # scales are fp16 in memory
+    form, table = decoder(fmt), torch.ones(NVFP4_TABLE)
+    steps = -(-width // form.step)
+    strides = form.strides(width, steps)
+    lines = -(-rows // 128) if form.scales is Scales.TILED else rows
+    sizes = [rows * strides.codes, rows * strides.high, lines * strides.scales,
+             rows * strides.minimums]
     copies = max(1, STREAM_BYTES // sum(sizes))
     memory = torch.ones(sum(sizes) * copies, dtype=torch.uint8)
     blocks = []
     for copy in range(copies):
         starts = memory.data_ptr() + copy * sum(sizes) + np.cumsum([0, *sizes[:3]])
-        blocks.append(weight_block(fmt, starts.tolist(), rows, width, groups))
+        planes = Planes(*starts.tolist())._replace(table=table.data_ptr())
+        blocks.append(weight_block(fmt, planes, rows, width, steps))
     pool().reserve(BUFFER_BYTES + int(blocks[0][AREA]))
     shared, body, items = pool().address, linear_body(), -(-rows // BLOCK_ROWS)
     for tokens in TOKENS:
@@ -149,6 +184,131 @@ def kv_plane(codec: str, heads: int, dim: int) -> tuple[torch.Tensor, torch.Tens
     if codec == "int8":
         return codes, torch.ones(33, 64, heads, -(-dim // 64), dtype=torch.float16)
     return codes, torch.ones(33, 64, heads) if codec == "fp8" else None
+
+
+def delta_network(heads: int, threads: int) -> None:
+    """The ops of one layer: states of more sequences than caches hold, and a prefill."""
+    keys, values = KEY_HEADS * HEAD_DIM, heads * HEAD_DIM
+    sizes = {"num_key_heads": KEY_HEADS, "num_value_heads": heads, "key_dim": HEAD_DIM,
+             "value_dim": HEAD_DIM, "eps": 1e-6}
+    num_slots = STREAM_BYTES // (4 * heads * HEAD_DIM**2)
+    planes = SlotPlanes(
+        torch.zeros(num_slots + 1, heads, HEAD_DIM, HEAD_DIM),
+        torch.zeros(num_slots + 1, 4, keys + values + 2 * heads),
+    )
+    request = KernelRequest("gated_delta_rule", "cpu", "float32", sizes=sizes)
+    constants = torch.zeros(heads), torch.zeros(heads)
+    own = bind_gated_delta_rule(request, planes, *constants)
+    widths = keys, keys, values, heads, heads
+    for tokens, replay, certain in ((1, 0, True), (4, 3, False), (512, 0, True)):
+        inputs, out = [torch.randn(tokens, w) for w in widths], torch.empty(tokens, values)
+        slots = range(1, num_slots + 1 if tokens < 64 else 2)
+        batches = [slot_batch(slot, tokens, replay, certain) for slot in slots]
+
+        def run(inputs=inputs, out=out, batches=batches) -> None:
+            for batch in batches:
+                own(*inputs, batch, out)
+
+        seconds = fastest(run) / len(batches)
+        flops = 7 * heads * HEAD_DIM**2 * (tokens + replay) / seconds
+        moved = 2 * planes.committed[0].nbytes / seconds
+        print(f"gated_delta_rule {heads} heads, {tokens} tokens, {replay} replayed: "
+              f"{1e6 * seconds:8.1f} us  {moved / 1e9:5.1f} GB/s of state  "
+              f"{flops / 1e9:6.1f} GFLOP/s")
+    torch.set_num_threads(threads)
+    form = chunked.bind(request, planes, *constants)
+    other = fastest(partial(form, *inputs, batches[0], out))
+    torch.set_num_threads(1)
+    print(f"    by chunks in torch: {1e6 * other:.1f} us, {other / seconds:.1f} times as long")
+    delta_surroundings(heads, 2 * keys + values)
+
+
+def delta_surroundings(heads: int, channels: int) -> None:
+    """The convolution before the rule and the gated norm behind it."""
+    planes = SlotPlanes(torch.zeros(2, TAPS - 1, channels), torch.zeros(2, 4, channels))
+    request = KernelRequest("causal_conv1d", "cpu", "float32")
+    convolve = bind_causal_conv1d(request, torch.ones(TAPS, channels), planes)
+    sizes = {"eps": 1e-6, "num_heads": heads, "activation": "silu"}
+    request = KernelRequest("gated_rmsnorm", "cpu", "float32", sizes=sizes)
+    norm = bind_gated_rmsnorm(request, torch.ones(HEAD_DIM))
+    for tokens in (1, 512):
+        x, out = torch.ones(tokens, channels), torch.empty(tokens, channels)
+        batch = slot_batch(1, tokens, 0, True)
+        y, gate = (torch.ones(tokens, heads * HEAD_DIM) for _ in range(2))
+        times = [1e6 * fastest(each) for each in (
+            partial(convolve, x, batch, out), partial(norm, y, gate, y))]
+        print(f"    {tokens} tokens: causal_conv1d {times[0]:.1f} us, "
+              f"gated_rmsnorm {times[1]:.1f} us")
+
+
+def slot_batch(slot: int, tokens: int, replay: int, certain: bool) -> StepBatch:
+    """A step of one row."""
+    batch = StepBatch.allocate(max_tokens=tokens, max_rows=1, max_pages=1, max_logits=1)
+    batch.num_rows, batch.num_tokens, batch.row_start[1] = 1, tokens, tokens
+    batch.slots[0], batch.replay[0], batch.certain[0] = slot, replay, certain
+    return batch
+
+
+def mixture_of_experts() -> None:
+    """One layer of 4-bit gates and 5-bit down projections, and dense MLPs on parts of its banks."""
+    sizes = {"num_experts": EXPERTS, "top_k": TOP_K}
+    banks = (random_weight("q4_g64_fp16", EXPERTS * 2 * INNER, WIDTH),
+             random_weight("q5_g64_fp16", EXPERTS * WIDTH, INNER))
+    expert_bytes = sum(plane.nbytes for bank in banks for plane in bank.planes.values()) / EXPERTS
+    request = KernelRequest("moe_mlp", "cpu", "float32", max_tokens=512, sizes=sizes)
+    mix, route = bind_moe_mlp(request, *banks), bind_moe_route(request)
+    dense = [dense_mlp(banks[0].part(part, EXPERTS // TOP_K)) for part in range(EXPERTS // TOP_K)]
+    for tokens in (1, 4, 16, 512):
+        x, out = torch.randn(tokens, WIDTH), torch.empty(tokens, WIDTH)
+        choices = [distinct_choices(part, tokens) for part in range(32 if tokens < 64 else 2)]
+
+        def run(x=x, out=out, choices=choices) -> None:
+            for chosen in choices:
+                mix(x, *chosen, out)
+
+        def run_dense(x=x, out=out, choices=choices) -> None:
+            for mlp, _ in zip(dense, choices, strict=False):
+                mlp(x, out)
+
+        seconds, peer = (fastest(each) / len(choices) for each in (run, run_dense))
+        used = sum(len(ids.unique()) for ids, _ in choices) / len(choices)
+        flops = 6 * tokens * TOP_K * WIDTH * INNER / seconds
+        print(f"moe_mlp of {EXPERTS} experts, {tokens} tokens: {1e6 * seconds:9.1f} us  "
+              f"{used * expert_bytes / seconds / 1e9:5.1f} GB/s of {used:.0f} experts  "
+              f"{flops / 1e9:6.1f} GFLOP/s; dense {1e6 * peer:9.1f} us")
+    logits = torch.randn(512, EXPERTS)
+    seconds = fastest(partial(route, logits, *distinct_choices(0, 512)))
+    print(f"moe_route, 512 tokens: {1e6 * seconds:.1f} us")
+
+
+def distinct_choices(part: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and shares: of one token, those that no other part has; else at random."""
+    ids = torch.rand(tokens, EXPERTS).argsort(1)[:, :TOP_K].int().contiguous()
+    if tokens == 1:
+        ids = torch.arange(part * TOP_K, (part + 1) * TOP_K, dtype=torch.int32).unsqueeze(0)
+    return ids, torch.full((tokens, TOP_K), 1 / TOP_K)
+
+
+def dense_mlp(gate_up: Weight) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """An MLP of as many weights as a token's experts have."""
+    down = random_weight("q5_g64_fp16", WIDTH, TOP_K * INNER)
+    gate = bind_swiglu(KernelRequest("swiglu", "cpu", "float32"), gate_up)
+    project = bind_linear(KernelRequest("linear", "cpu", "float32"), down, None)
+    products = torch.empty(512, TOP_K * INNER)
+    return lambda x, out: project(gate(x, products[: len(x)]), out)
+
+
+def random_weight(name: str, rows: int, width: int) -> Weight:
+    """Codes at random in the layout of artifacts; scales of 0.01."""
+    format, layout_name = (
+        {spec.name: spec for spec in ninfer_weight_formats()}[name], "row_split_k128_v1"
+    )
+    layout = {spec.name: spec for spec in ninfer_weight_layouts()}[layout_name].layout.load()()
+    image = torch.randint(0, 256, (layout.nbytes(name, (rows, width)),), dtype=torch.uint8)
+    planes = {each.name: plane_view(image, each) for each in layout.planes(name, (rows, width))}
+    planes["scales"].fill_(0.01)
+    info = WeightInfo((rows, width), format, layout_name)
+    return Weight(info, planes, format.codec.load()(), layout)
 
 
 def fastest(run: Callable[[], object], seconds: float = 0.4) -> float:

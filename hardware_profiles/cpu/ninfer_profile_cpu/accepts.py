@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ninfer_core.api import KernelRequest, WeightInfo
 
 DENSE = ("fp32", "bf16")
+UNSTRUCTURED = (*DENSE, "fp8_e4m3fn_row_bf16", "fp8_e4m3fn_g128_fp32", "nvfp4")
 BITS = (4, 5, 6, 8)
 GROUP_MULTIPLE = 32
+ACTIVATIONS = ("silu", "sigmoid")
 KV_CODECS = ("fp32", "bf16", "int8", "fp8")
 
 
@@ -22,7 +26,32 @@ def accept_swiglu(request: KernelRequest) -> str | None:
     return _refuse_dtype(request) or _refuse_weights(request)
 
 
+def accept_moe_route(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_moe_mlp(request: KernelRequest) -> str | None:
+    banks = map(_refuse_bank, request.weights)
+    return _refuse_dtype(request) or next(filter(None, banks), None) or _refuse_experts(request)
+
+
 def accept_rmsnorm(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_gated_rmsnorm(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_activation(request)
+
+
+def accept_sigmoid_gate(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_causal_conv1d(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_gated_delta_rule(request: KernelRequest) -> str | None:
     return _refuse_dtype(request)
 
 
@@ -40,13 +69,39 @@ def _refuse_dtype(request: KernelRequest) -> str | None:
     return None
 
 
+def _refuse_activation(request: KernelRequest) -> str | None:
+    if request.sizes["activation"] not in ACTIVATIONS:
+        return f"has no activation {request.sizes['activation']}"
+    return None
+
+
 def _refuse_weights(request: KernelRequest) -> str | None:
     return next(filter(None, map(_refuse_weight, request.weights)), None)
 
 
+def _refuse_bank(weight: WeightInfo) -> str | None:
+    """Banks of matrices are read as the rows of one, where they are nothing but values."""
+    if weight.format.name == "nvfp4":
+        return "has no decoder for banks of nvfp4"
+    if len(weight.shape) == 3 and weight.format.name in DENSE:
+        return None
+    return _refuse_weight(weight)
+
+
+def _refuse_experts(request: KernelRequest) -> str | None:
+    shapes = [weight.shape for weight in request.weights]
+    (*wide, width), (*narrow, inner) = shapes
+    experts = request.sizes["num_experts"]
+    if (prod(wide), prod(narrow)) != (experts * 2 * inner, experts * width):
+        return f"these are no banks of {experts} experts: {shapes}"
+    return None
+
+
 def _refuse_weight(weight: WeightInfo) -> str | None:
     structure = weight.format.structure
-    if weight.format.name in DENSE:
+    if len(weight.shape) != 2:
+        return f"takes matrices, not {list(weight.shape)}"
+    if weight.format.name in UNSTRUCTURED:
         return None
     if structure is None:
         return f"has no decoder for {weight.format.name}"

@@ -8,7 +8,13 @@ _KERNELS = {
     "embedding": "matrix",
     "linear": "matrix",
     "swiglu": "matrix",
+    "moe_route": "experts",
+    "moe_mlp": "experts",
     "rmsnorm": "rows",
+    "gated_rmsnorm": "rows",
+    "sigmoid_gate": "rows",
+    "causal_conv1d": "slots",
+    "gated_delta_rule": "slots",
     "rope_kv_append": "cache",
     "paged_attention": "cache",
 }

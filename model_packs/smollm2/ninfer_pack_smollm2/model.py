@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ninfer_core.api import BuildContext
 from ninfer_core.nn import Attention, Embedding, OutputHead, RMSNorm, SwiGLU
-from ninfer_core.nn.rope import rope_frequencies, rope_tables
+from ninfer_core.nn.rope import Rope, rope_frequencies, rope_tables
 from ninfer_core.state.step import StepBatch
 from ninfer_pack_smollm2.config import LlamaConfig
 
@@ -35,7 +35,7 @@ class LlamaLayer:
     """Attention and MLP; each reads the stream through a norm and adds to it."""
 
     def __init__(
-        self, config: LlamaConfig, context: BuildContext, layer: int, rope: tuple[Tensor, Tensor]
+        self, config: LlamaConfig, context: BuildContext, layer: int, rope: Rope
     ) -> None:
         name, eps = f"text/layers/{layer}", config.rms_norm_eps
         self._input_norm = RMSNorm(context, f"{name}/input_norm", eps=eps, out="normed")

@@ -14,7 +14,7 @@ class RowProduct:
     depend on the other rows (those of a matrix product depend on their number)."""
 
     def __init__(self, weight: Weight) -> None:
-        self._matrix = weight.dense()  # [N, K]
+        self._matrix = weight.dense().flatten(0, -2)  # [N, K]
         self._row = self._matrix.new_empty(self._matrix.shape[1])
         self._product = self._matrix.new_empty(self._matrix.shape[0])
 

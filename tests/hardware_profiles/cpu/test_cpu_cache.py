@@ -10,11 +10,12 @@ import torch
 from ninfer_profile_cpu.kernels.attention import attention_body, scratch_bytes, static_block
 from ninfer_profile_cpu.kernels.attention_call import attention
 from ninfer_profile_cpu.kernels.kv_codecs import KV_CODECS, plane_block
-from ninfer_profile_cpu.kernels.launch import launch
 from ninfer_profile_cpu.kernels.pool import pool
-from ninfer_profile_cpu.kernels.rope import rope_kv_append_body
+from ninfer_profile_cpu.kernels.rope import rope_kv_append, rope_kv_append_body
+from ninfer_profile_cpu.kernels.rope import static_block as rope_block
 
 PAGE = 64
+EPS = 1e-4
 DTYPES = {
     "fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn,
 }
@@ -42,7 +43,9 @@ def _decoded(codec, codes, scales):
 class Layer:
     """One layer of a cache with its kernels bound by hand."""
 
-    def __init__(self, codec, num_heads, num_kv_heads, head_dim, num_pages, rotary_dim=0):
+    def __init__(
+        self, codec, num_heads, num_kv_heads, head_dim, num_pages, rotary_dim=0, **constants
+    ):
         self.codec, self.sizes = codec, (num_heads, num_kv_heads, head_dim)
         angles = torch.rand(num_pages * PAGE, rotary_dim // 2) * 6
         self.cos, self.sin = angles.cos(), angles.sin()
@@ -50,17 +53,25 @@ class Layer:
         self.values = _planes(codec, num_pages, num_kv_heads, head_dim)
         self.blocks = [plane_block(codec, *self.keys), plane_block(codec, *self.values)]
         addresses = [block.ctypes.data for block in self.blocks]
-        tables = [self.cos.data_ptr(), self.sin.data_ptr()]
-        self.rope = np.array([*self.sizes, rotary_dim // 2, *tables, *addresses], dtype=np.int64)
+        self.constants = constants
+        tables = {"cos": self.cos, "sin": self.sin, **constants}
+        self.rope = rope_block(
+            *self.sizes, *addresses, half=rotary_dim // 2, eps=EPS, offset=1.0,
+            **{name: table.data_ptr() for name, table in tables.items()},
+        )
         self.static = static_block(*self.sizes, head_dim**-0.5, *addresses)
         self.partials = np.zeros(1 << 22, dtype=np.uint8)
         pool().reserve(scratch_bytes(*self.sizes))
 
     def append(self, qkv, batch):
-        launch(
-            pool().address, rope_kv_append_body(), len(qkv), 8, self.rope.ctypes.data,
-            qkv.data_ptr(), 4 * qkv.stride(0), batch.positions.data_ptr(),
-            batch.token_row.data_ptr(), batch.table.data_ptr(), 4 * batch.table.stride(0), 0, 0,
+        q, k = (4 * count * self.sizes[2] for count in self.sizes[:2])  # bytes
+        starts, stride = (qkv.data_ptr() + at for at in (0, q, q + k)), 4 * qkv.stride(0)
+        columns = [number for start in starts for number in (start, stride)]
+        turns = batch.rope_positions
+        rope_kv_append(
+            pool().address, rope_kv_append_body(), len(qkv), self.rope.ctypes.data, *columns,
+            turns.data_ptr(), 8 * turns.stride(0), batch.positions.data_ptr(),
+            batch.token_row.data_ptr(), batch.table.data_ptr(), 4 * batch.table.stride(0),
         )
 
     def attend(self, q, batch, partial_bytes=1 << 22):
@@ -78,8 +89,9 @@ class Layer:
 def _batch(table, *rows):
     """Rows of ``(first position, number of tokens)``; row b has line b of the page table."""
     counts = torch.tensor([count for _, count in rows])
+    positions = torch.cat([torch.arange(start, start + count) for start, count in rows])
     return SimpleNamespace(
-        positions=torch.cat([torch.arange(start, start + count) for start, count in rows]),
+        positions=positions, rope_positions=positions.repeat(3, 1),
         token_row=torch.arange(len(rows)).repeat_interleave(counts).int(),
         row_start=torch.cat([torch.zeros(1), counts.cumsum(0)]).int(),
         table=table,
@@ -127,6 +139,33 @@ def test_append_rotates_and_encodes(codec, head_dim, rotary_dim, randn):
         untouched[pages, batch.positions % PAGE] = False
         rest = stored[0].float()[untouched]
         assert (rest == 127).all() if codec == "int8" else rest.isnan().all()
+
+
+@pytest.mark.parametrize("normed", ["query_norm", "key_norm"])
+def test_append_normalises_before_it_rotates(normed, randn):
+    layer = Layer("fp32", 3, 2, 80, num_pages=2, rotary_dim=20, **{normed: randn(80, seed=4)})
+    batch, qkv = _batch(torch.tensor([[1]], dtype=torch.int32), (0, 11)), randn(11, 7 * 80)
+    heads = qkv.double().view(11, 7, 80).clone()
+    part = heads[:, :3] if normed == "query_norm" else heads[:, 3:5]
+    rms = (part.square().mean(-1, keepdim=True) + EPS).sqrt()
+    part.copy_(part / rms * (1 + layer.constants[normed].double()))
+    layer.append(qkv, batch)
+    exact = _rotated(heads[:, :5], layer.cos[batch.positions], layer.sin[batch.positions])
+    assert torch.allclose(qkv.view(11, 7, 80)[:, :5].double(), exact, rtol=0, atol=1e-5)
+    assert torch.equal(layer.keys[0][1, :11], qkv.view(11, 7, 80)[:, 3:5])
+    assert torch.equal(qkv.view(11, 7, 80)[:, 5:].double(), heads[:, 5:])
+
+
+@pytest.mark.parametrize("rotary_dim", [2, 30, 64])
+def test_pairs_turn_by_the_position_of_their_axis(rotary_dim, randn):
+    axes = torch.randint(0, 3, (rotary_dim // 2,), generator=torch.Generator().manual_seed(8))
+    layer = Layer("fp32", 2, 1, 64, num_pages=4, rotary_dim=rotary_dim, axes=axes)
+    batch, qkv = _batch(torch.tensor([[1]], dtype=torch.int32), (0, 30)), randn(30, 4 * 64)
+    batch.rope_positions = torch.randint(0, 200, (3, 40))  # the buffer is longer than the step
+    pairs, rows = torch.arange(rotary_dim // 2), batch.rope_positions[axes, :30].T
+    exact = _rotated(qkv.view(30, 4, 64)[:, :3], layer.cos[rows, pairs], layer.sin[rows, pairs])
+    layer.append(qkv, batch)
+    assert torch.allclose(qkv.view(30, 4, 64)[:, :3].double(), exact, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("codec", KV_CODECS)

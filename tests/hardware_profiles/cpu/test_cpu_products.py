@@ -12,6 +12,7 @@ from ninfer_profile_cpu.kernels.weight_fields import BLOCK_ROWS
 
 FORMATS = (
     "fp32", "bf16", "u4_g32_half_min", "s4_g64_pair", "s5_g64_pair", "s6_g64_pair", "s8_g32_pair",
+    "fp8_row", "fp8_g128", "nvfp4_tiled", "nvfp4_rows",
 )
 
 
@@ -65,10 +66,13 @@ def test_every_number_of_rows(rows, run_linear, random_weight, randn):
     assert close_to_product(run_linear(weight, x), weight, x)
 
 
-@pytest.mark.parametrize("fmt", ["fp32", "bf16", "s4_g64_pair", "s6_g64_pair", "s8_g32_pair"])
+@pytest.mark.parametrize(
+    "fmt",
+    ["fp32", "bf16", "s4_g64_pair", "s6_g64_pair", "s8_g32_pair", "fp8_row", "fp8_g128"],
+)
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 63, 64, 65, 130])
 def test_every_width(fmt, width, run_linear, random_weight, randn):
-    """Rows that end inside a group (stored padded to 128) or, if dense, inside a vector."""
+    """Rows that end inside a group and are stored padded to 128, or that end inside a step."""
     stored = -(-width // 128) * 128
     weight, beyond = random_weight(fmt, 9, width, stored), torch.full((3, 200), torch.nan)
     beyond[:, :width] = randn(3, width)  # reading past a row gives NaN
@@ -113,7 +117,19 @@ def test_rows_may_be_strided(run_linear, random_weight, randn, poisoned):
     assert out[:, :10].isnan().all() and out[:, 50:].isnan().all()
 
 
-@pytest.mark.parametrize("fmt", ["fp32", "u4_g32_half_min", "s4_g64_pair"])
+@pytest.mark.parametrize("rows", [4, 32, 127, 128, 160, 300])
+def test_tiles_of_scales(rows, run_linear, random_weight, randn):
+    weight, x = random_weight("nvfp4_tiled", rows, 128), randn(3, 128)
+    assert close_to_product(run_linear(weight, x), weight, x)
+
+
+@pytest.mark.parametrize("width", [16, 48, 80])
+def test_nvfp4_of_short_rows(width, run_linear, random_weight, randn):
+    weight, x = random_weight("nvfp4_rows", 9, width), randn(3, width)
+    assert close_to_product(run_linear(weight, x), weight, x)
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "u4_g32_half_min", "s4_g64_pair", "nvfp4_rows"])
 @pytest.mark.parametrize("num_tokens", [1, 3, 12])
 def test_swiglu(fmt, num_tokens, run_swiglu, random_weight, randn):
     weight, x = random_weight(fmt, 2 * 37, 128), randn(num_tokens, 128) / 8
@@ -138,6 +154,7 @@ def test_bits_of_swiglu_do_not_depend_on_company(run_swiglu, random_weight, rand
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("width", [64, 130])
 def test_embedding_is_exact(fmt, width, shared, random_weight, poisoned):
+    width = width // 64 * 64 if fmt.startswith("nvfp4") else width
     weight = random_weight(fmt, 20, width, -(-width // 128) * 128)
     ids = torch.tensor([19, 0, 7, 7, *range(20)])
     out = poisoned(len(ids), width + 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from ninfer_core.api import ArtifactError, LayoutSpec
 from ninfer_core.artifact.catalogue import Part
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.layouts.planar import PlanarLayout
+from ninfer_core.artifact.rows import rows_of, shape_of
 from ninfer_core.artifact.store import load_weights
 from ninfer_core.artifact.writer import ArtifactWriter
 
@@ -167,6 +169,99 @@ def test_experts_of_a_bank_are_views_with_divisors_of_their_own(nvfp4_store):
     )
     assert torch.equal(store.tensor("e1"), values["bank"][1:2])
     assert store.weight("e1").planes["divisor"].shape == (1,)
+
+
+@pytest.fixture
+def experts(nvfp4_store):
+    """A store with banks of 3 experts: gates above up projections of 64 rows, and ``down``."""
+    size = 64 * 64
+    gates = [(f"{e}/{half}", part("wide", (2 * e + i) * size, (2 * e + i + 1) * size))
+             for e in range(3) for i, half in enumerate(("gate", "up"))]
+    downs = [(f"{e}/down", part("narrow", 2 * e * size, 2 * (e + 1) * size)) for e in range(3)]
+    matrices = {"wide": nvfp4(128, 2.0, 3), "narrow": nvfp4(128, 3.0, 3)}
+    matrices["wide"]["divisor"] = torch.tensor([2.0, 4.0, 8.0])
+    return nvfp4_store(matrices, gates + downs)
+
+
+def test_halves_of_experts_make_whole_matrices(experts):
+    store, values = experts
+    names = [f"{e}/{half}" for e in range(3) for half in ("gate", "up")]
+    whole = store.weight(*names)
+    assert whole.info == store.weight("wide").info and whole.info.shape == (3, 128, 64)
+    assert pointers(whole) == pointers(store.weight("wide"))
+    assert torch.equal(store.weight(*names[2:4]).dense(), values["wide"][1:2])
+    assert torch.equal(store.weight(*names[4:], *names[:2]).dense(), values["wide"][[2, 0]])
+    assert torch.equal(store.weight("2/down", "0/down").dense(), values["narrow"][[2, 0]])
+
+
+@pytest.mark.parametrize("names", [("1/gate",), ("1/up", "1/gate"), ("0/up", "1/gate")])
+def test_halves_of_experts_are_not_loaded_alone(experts, names):
+    with pytest.raises(ArtifactError, match=r"(?s)whole 128 x 64 matrices.*in their stored order"):
+        experts[0].weight(*names)
+
+
+def test_shapes_of_experts_are_those_of_matrices(experts):
+    artifact = experts[0].artifact
+    shapes = {name: shape_of(artifact, name) for name in ("0/gate", "2/up", "1/down", "wide")}
+    assert shapes == {"0/gate": (64, 64), "2/up": (64, 64), "1/down": (128, 64),
+                      "wide": (3, 128, 64)}
+
+
+def test_parts_of_different_kinds_have_no_shape(opened):
+    artifact = opened(
+        {"a": torch.ones(4, 8), "b": torch.ones(4, 9)},
+        bind={"both": [("a", (0, 8)), ("b", (0, 9))], "half": [("a", (0, 12))]},
+    )
+    for name, message in (("both", "different kinds"), ("half", "whole rows of 8")):
+        with pytest.raises(ArtifactError, match=message):
+            shape_of(artifact, name)
+
+
+def test_neighbours_that_stack_are_one_weight(loaded):
+    values = {name: torch.randn(4, 64) for name in "abcde"}
+    store = loaded({name: (values[name], "bf16" if name in "cd" else "fp32") for name in values})
+    runs = store.weight_runs(*"abcde")
+    assert [run.info.shape for run in runs] == [(8, 64), (8, 64), (4, 64)]
+    assert torch.equal(runs[0].dense(), torch.cat([values["a"], values["b"]]))
+    assert runs[0] is store.weight("a", "b")
+    assert [run.info.format.name for run in runs] == ["fp32", "bf16", "fp32"]
+
+
+def test_neighbours_with_a_scale_of_their_own_are_apart(nvfp4_store):
+    matrices = {"a": nvfp4(128, 3.0), "b": nvfp4(256, 3.0), "c": nvfp4(128, 4.0)}
+    store, _ = nvfp4_store(matrices)
+    assert [run.info.shape[0] for run in store.weight_runs("a", "b", "c")] == [384, 128]
+
+
+@pytest.mark.parametrize("name", ROW_FORMATS)
+def test_weights_are_cut_into_equal_parts(loaded, name):
+    weight = loaded({"w": (torch.randn(12, 130), name)}).weight("w")
+    parts = [weight.part(index, 3) for index in range(3)]
+    assert torch.equal(torch.cat([each.dense() for each in parts]), weight.dense())
+    assert parts[0].info.shape == (4, 130) and pointers(parts[0]) == pointers(weight)
+    with pytest.raises(ArtifactError, match="12 rows are not 5 equal runs"):
+        weight.part(0, 5)
+
+
+def test_banks_are_cut_into_matrices_and_tiles_not_at_all(nvfp4_store):
+    store, values = nvfp4_store({"bank": nvfp4(128, 2.0, 3), "w": nvfp4(256, 2.0)})
+    bank, w = store.weight("bank"), store.weight("w")
+    assert torch.equal(bank.part(1, 3).dense(), values["bank"][1:2])
+    assert torch.equal(w.part(1, 2).dense(), values["w"][128:])
+    with pytest.raises(ArtifactError, match="tiles of 128 rows"):
+        w.part(1, 4)
+
+
+def test_thousands_of_parameters_are_found_quickly(opened):
+    """Those of a model of 40 layers with 256 experts each."""
+    num = 256 * 2
+    bind = {f"{i}": [("w", (8 * i, 8 * i + 8))] for i in range(num)}
+    artifact = opened({"w": torch.ones(num, 8)}, bind=bind)
+    start = time.process_time()
+    for _ in range(60):
+        [run] = rows_of(artifact, bind)
+        assert (run.begin, run.end) == (0, num)
+    assert time.process_time() - start < 2
 
 
 class ColumnsLayout(PlanarLayout):

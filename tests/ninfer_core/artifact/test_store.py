@@ -11,7 +11,7 @@ from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ninfer_core.api import ArtifactError, CapacityError
+from ninfer_core.api import ArtifactError, CapacityError, PluginError
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import load_weights, weight_info
 
@@ -95,6 +95,22 @@ def test_only_what_is_selected_is_loaded(opened, formats, layouts):
         store.weight("a")
     with pytest.raises(ArtifactError, match="no parameter"):
         load_weights(artifact, formats=formats, layouts=layouts, select=["c"])
+
+
+def test_a_weight_of_nothing_is_a_fault_of_the_model(loaded):
+    with pytest.raises(PluginError, match="weight of no parameters"):
+        loaded({"w": torch.zeros(4)}).weight()
+
+
+def test_without_memory_there_is_all_but_the_values_and_no_file_is_touched(
+    opened, formats, layouts, monkeypatch
+):
+    artifact = opened({"a": torch.ones(4, 25), "b": (torch.ones(2, 64), "q4_g64_fp16")})
+    monkeypatch.setattr("ninfer_core.artifact.container.Shards.read", pytest.fail)
+    store = load_weights(artifact, formats=formats, layouts=layouts, device="meta")
+    assert store.weight("a").info.shape == (4, 25)
+    assert all(plane.is_meta for plane in store.weight("b").planes.values())
+    assert store.report.nbytes == artifact.nbytes and not store.report.mapped_bytes
 
 
 def test_shared_objects_count_once(opened, formats, layouts):

@@ -1,5 +1,7 @@
 """A build context over random parameters and the reference kernels."""
 
+from itertools import groupby
+
 import pytest
 import torch
 from attrs import define, field, frozen
@@ -35,7 +37,7 @@ class Plain:
         return dict(planes)
 
     def dequantize(self, parts):
-        return parts["codes"].clone()
+        return parts["codes"].to(torch.float32, copy=True)
 
 
 @frozen
@@ -61,8 +63,11 @@ class Context:
         info = WeightInfo(tuple(stacked.shape), FP32, "plain")
         return Weight(info, {"codes": stacked}, Plain(), Plain())
 
-    def tensor(self, name):
-        return self.parameters[name]
+    def weight_runs(self, *names):
+        return [self.weight(*run) for _, run in groupby(names, lambda n: self.parameters[n].dtype)]
+
+    def tensor(self, name, *, dtype=None):
+        return self.parameters[name].to(dtype or self.compute_dtype)
 
     def state(self, name, layer):
         return self.store.view(name, layer)
@@ -71,9 +76,10 @@ class Context:
         request = KernelRequest(op=op, device="cpu", dtype="float32", sizes=sizes or {})
         return self.binder.bind(request, **constants)
 
-    def buffer(self, name, width):
-        whole = self.buffers.setdefault(name, torch.full((self.max_tokens, width), torch.nan))
-        assert whole.shape[1] == width
+    def buffer(self, name, width, *, dtype=torch.float32):
+        poisoned = torch.full((self.max_tokens, width), -1 if dtype == torch.int32 else torch.nan)
+        whole = self.buffers.setdefault(name, poisoned.to(dtype))
+        assert whole.shape[1] == width and whole.dtype == dtype
         return lambda count: whole[:count]
 
 

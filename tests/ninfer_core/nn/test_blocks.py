@@ -1,12 +1,18 @@
 """Blocks against their formulas in FP64; buffers that are shared and never replaced."""
 
-import math
-
 import pytest
 import torch
 
-from ninfer_core.nn import Attention, Embedding, Linear, OutputHead, RMSNorm, SwiGLU, rope_tables
-from ninfer_core.nn.rope import rope_frequencies
+from ninfer_core.nn import (
+    Attention,
+    Embedding,
+    Linear,
+    OutputHead,
+    RMSNorm,
+    SwiGLU,
+    rope_frequencies,
+    rope_tables,
+)
 from ninfer_core.state.step import StepBatch
 
 
@@ -25,6 +31,18 @@ def test_linear_stacks_parameters_and_biases_by_rows(context, parameters, x):
     assert close(linear(x), torch.cat(expected, 1))
 
 
+@pytest.mark.parametrize("bias", [(), ("q_bias", "k_bias", "v_bias")])
+def test_linear_of_neighbours_that_are_stored_otherwise(bias, context, parameters, x):
+    parameters["k"] = parameters["k"].bfloat16()
+    linear = Linear(context, "q", "k", "v", out="both", bias=bias)
+    expected = torch.cat([x.double() @ parameters[n].double().T for n in "qkv"], 1)
+    expected += torch.cat([parameters[n] for n in bias]) if bias else 0
+    assert close(linear(x), expected)
+    stream = torch.ones(70, 64)
+    linear.add_to(stream, x)
+    assert close(stream, 1 + expected)
+
+
 def test_linear_adds_to_the_stream_in_place(context, parameters, x):
     stream = torch.ones(70, 32)
     assert Linear(context, "q").add_to(stream, x) is None
@@ -41,7 +59,11 @@ def test_embedding_and_norm(context, parameters):
     assert rows.equal(parameters["table"][ids])
 
 
-def test_swiglu(context, parameters, x):
+@pytest.mark.parametrize("apart", [False, True])
+def test_swiglu(apart, context, parameters, x):
+    """``apart``: gate and up are stored in different formats."""
+    if apart:
+        parameters["up"] = parameters["up"].bfloat16()
     stream = torch.zeros(70, 24)
     SwiGLU(context, gate="gate", up="up", down="down")(x, stream)
     gate, up, down = (parameters[name].double() for name in ("gate", "up", "down"))
@@ -65,12 +87,13 @@ def sequence_batch(start, count):
     batch = StepBatch.allocate(max_tokens=80, max_rows=1, max_pages=4, max_logits=1)
     batch.num_tokens, batch.num_rows = count, 1
     batch.positions[:count] = torch.arange(start, start + count)
+    batch.rope_positions[:, :count] = batch.positions[:count]
     batch.row_start[1] = count
     batch.page_table[0] = torch.tensor([2, 4, 1, 3])
     return batch
 
 
-def dense_attention(x, parameters, tables, scale, bias):
+def dense_attention(x, parameters, rope, scale, bias):
     """``[T, 24]`` of a whole sequence, 4 heads over 2, head_dim 8."""
     names = {"q": 4, "k": 2, "v": 2}
     heads = {}
@@ -78,8 +101,8 @@ def dense_attention(x, parameters, tables, scale, bias):
         projected = x.double() @ parameters[name].double().T
         projected += parameters[f"{name}_bias"] if bias else 0
         heads[name] = projected.view(-1, count, 8)
-    if tables:
-        cos, sin = (table[: x.shape[0]].double().unsqueeze(1) for table in tables)
+    if rope:
+        cos, sin = (table[: x.shape[0]].double().unsqueeze(1) for table in (rope.cos, rope.sin))
         half = cos.shape[-1]
         for name in "qk":
             a, b, rest = heads[name].split((half, half, 8 - 2 * half), -1)
@@ -95,10 +118,10 @@ def dense_attention(x, parameters, tables, scale, bias):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("scale", [None, 0.2])
 def test_attention_over_two_steps(rotary_dim, bias, scale, context, parameters, x):
-    tables = rope_tables(rope_frequencies(rotary_dim, 1e4), 256) if rotary_dim else None
+    rope = rope_tables(rope_frequencies(rotary_dim, 1e4), 256) if rotary_dim else None
     attention = Attention(
         context, query="q", key="k", value="v", output="o", planes=context.state("kv", 0),
-        num_heads=4, num_kv_heads=2, head_dim=8, rope=tables, scale=scale,
+        num_heads=4, num_kv_heads=2, head_dim=8, rope=rope, scale=scale,
         bias=("q_bias", "k_bias", "v_bias") if bias else (),
         output_bias=("o_bias",) if bias else (),
     )
@@ -106,20 +129,10 @@ def test_attention_over_two_steps(rotary_dim, bias, scale, context, parameters, 
     for start, count in ((0, 64), (64, 6)):
         part = slice(start, start + count)
         attention(x[part], sequence_batch(start, count), stream[part])
-    assert close(stream, 1 + dense_attention(x, parameters, tables, scale or 8**-0.5, bias))
+    assert close(stream, 1 + dense_attention(x, parameters, rope, scale or 8**-0.5, bias))
 
 
 def test_layers_share_buffers_and_steps_reuse_them(context, x):
     one = RMSNorm(context, "norm", eps=1e-5, out="normed")
     two = RMSNorm(context, "norm", eps=1e-5, out="normed")
     assert one(x).data_ptr() == two(x[:3]).data_ptr() == one(x).data_ptr()
-
-
-def test_tables_are_exact_at_far_positions():
-    frequencies = rope_frequencies(6, 1e4)
-    assert frequencies.tolist() == pytest.approx([1, 1e4 ** (-1 / 3), 1e4 ** (-2 / 3)], rel=1e-15)
-    cos, sin = rope_tables(frequencies, 300_000)
-    assert cos.shape == sin.shape == (300_000, 3)
-    angle = 299_999 * frequencies[1].item()
-    assert cos[-1, 1].item() == pytest.approx(math.cos(angle), abs=1e-7)
-    assert sin[1].tolist() == pytest.approx(frequencies.sin().tolist(), abs=1e-7)

@@ -25,11 +25,14 @@ FORMATS = {spec.name: spec for spec in ninfer_weight_formats()}
 LAYOUTS = {spec.name: spec for spec in ninfer_weight_layouts()}
 
 
-def _weight(values: Tensor, format: str = "fp32", layout: str = "contiguous_le_v1") -> Weight:
+def _weight(
+    values: Tensor | dict[str, Tensor], format: str = "fp32", layout: str = "contiguous_le_v1"
+) -> Weight:
+    """Of values, or of the parts of a format."""
     spec, codec, stored = FORMATS[format], FORMATS[format].codec.load()(), LAYOUTS[layout]
-    geometry = stored.layout.load()()
-    image = geometry.pack(format, codec.quantize(values))
-    shape = tuple(values.shape)
+    parts = codec.quantize(values) if isinstance(values, Tensor) else values
+    geometry, shape = stored.layout.load()(), tuple(parts["codes"].shape)
+    image = geometry.pack(format, parts)
     planes = {plane.name: plane_view(image, plane) for plane in geometry.planes(format, shape)}
     return Weight(WeightInfo(shape, spec, layout), planes, codec, geometry)
 
@@ -56,6 +59,7 @@ def _batch(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> StepBatch:
     )
     batch.num_tokens, batch.num_rows = len(positions), len(rows)
     batch.positions[: len(positions)] = torch.tensor(positions)
+    batch.rope_positions[:, : len(positions)] = batch.positions[: len(positions)]
     start = 0
     for index, (row, pages) in enumerate(rows):
         batch.token_row[start : start + len(row)] = index

@@ -14,31 +14,40 @@ from ninfer_profile_cpu.bindings.owning import owning
 from ninfer_profile_cpu.kernels.attention import attention_body, scratch_bytes, static_block
 from ninfer_profile_cpu.kernels.attention_call import attention
 from ninfer_profile_cpu.kernels.kv_codecs import plane_block
-from ninfer_profile_cpu.kernels.launch import launch
 from ninfer_profile_cpu.kernels.pool import pool
-from ninfer_profile_cpu.kernels.rope import TOKENS_PER_ITEM, rope_kv_append_body
+from ninfer_profile_cpu.kernels.rope import rope_kv_append, rope_kv_append_body
+from ninfer_profile_cpu.kernels.rope import scratch_bytes as angle_bytes
+from ninfer_profile_cpu.kernels.rope import static_block as rope_block
 
 PARTIAL_BYTES = 8 << 20
 """Memory for partial results of attention over long contexts."""
 
 
 def bind_rope_kv_append(
-    request: KernelRequest, planes: PagedPlanes, cos: Tensor | None, sin: Tensor | None
-) -> Callable[[Tensor, StepBatch], None]:
+    request: KernelRequest, planes: PagedPlanes, cos: Tensor | None, sin: Tensor | None,
+    axes: Tensor | None, query_norm: Tensor | None, key_norm: Tensor | None,
+) -> Callable[[Tensor, Tensor, Tensor, StepBatch], None]:
     keys, values = _block(request, planes, "key"), _block(request, planes, "value")
-    tables = [None if table is None else table.float().contiguous() for table in (cos, sin)]
-    sizes = [request.sizes[name] for name in ("num_heads", "num_kv_heads", "head_dim")]
-    angles = [0 if table is None else table.data_ptr() for table in tables]
-    blocks = [keys.ctypes.data, values.ctypes.data]
-    static = np.array([*sizes, request.sizes["rotary_dim"] // 2, *angles, *blocks], dtype=np.int64)
+    given = {"cos": cos, "sin": sin, "query_norm": query_norm, "key_norm": key_norm}
+    tables = {name: each.float().contiguous() for name, each in given.items() if each is not None}
+    if axes is not None:
+        tables["axes"] = axes.contiguous()
+    sizes, half = request.sizes, request.sizes["rotary_dim"] // 2
+    static = rope_block(
+        sizes["num_heads"], sizes["num_kv_heads"], sizes["head_dim"], keys.ctypes.data,
+        values.ctypes.data, half=half, eps=sizes["eps"], offset=float(sizes["unit_offset"]),
+        **{name: table.data_ptr() for name, table in tables.items()},
+    )
+    pool().reserve(angle_bytes(half))
     shared, body, constants = pool().address, rope_kv_append_body(), static.ctypes.data
 
-    def call(qkv: Tensor, batch: StepBatch) -> None:
-        table = batch.page_table
-        launch(
-            shared, body, qkv.shape[0], TOKENS_PER_ITEM, constants, qkv.data_ptr(),
-            4 * qkv.stride(0), batch.positions.data_ptr(), batch.token_row.data_ptr(),
-            table.data_ptr(), 4 * table.stride(0), 0, 0,
+    def call(q: Tensor, k: Tensor, v: Tensor, batch: StepBatch) -> None:
+        turns, table = batch.rope_positions, batch.page_table
+        rope_kv_append(
+            shared, body, q.shape[0], constants, q.data_ptr(), 4 * q.stride(0), k.data_ptr(),
+            4 * k.stride(0), v.data_ptr(), 4 * v.stride(0), turns.data_ptr(), 8 * turns.stride(0),
+            batch.positions.data_ptr(), batch.token_row.data_ptr(), table.data_ptr(),
+            4 * table.stride(0),
         )
 
     return owning(call, static, keys, values, tables, planes)

@@ -15,6 +15,7 @@ from ninfer_profile_cpu.kernels.launch import launch
 from ninfer_profile_cpu.kernels.linear import linear_body
 from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.kernels.products import BUFFER_BYTES
+from ninfer_profile_cpu.kernels.swiglu import scratch_bytes as gated_bytes
 from ninfer_profile_cpu.kernels.swiglu import swiglu_body
 from ninfer_profile_cpu.kernels.weight_fields import BLOCK_ROWS
 
@@ -63,7 +64,7 @@ def bind_linear(
 
 def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
     stored = stored_weight(weight)
-    pool().reserve(2 * (BUFFER_BYTES + stored.area_bytes))
+    pool().reserve(gated_bytes(stored.area_bytes))
     shared, body, block = pool().address, swiglu_body(), stored.address
     num_items = -(-(weight.info.shape[0] // 2) // BLOCK_ROWS)
 

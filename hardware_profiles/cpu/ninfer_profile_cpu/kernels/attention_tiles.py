@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 
 from .compile import compile_native
-from .dot_tile import dot_tile
+from .dot_tile import dense_tile
 from .machine import LANES, TILE_ROWS, TILE_TOKENS
 from .value_tile import value_tile
 
@@ -33,26 +33,18 @@ def score_keys() -> int:
 
 
 def _score_keys(q, num_rows, head_dim, keys, key_stride, num_keys, scores):
-    row, groups = 4 * head_dim, head_dim // LANES
+    row, vectors = 4 * head_dim, head_dim // LANES
     for j in range(0, num_keys, TILE_ROWS):
         k, ks = keys + j * key_stride, key_stride
         r = 0
         while r < num_rows:
             left, x, y = num_rows - r, q + r * row, scores + r * LINE + 4 * j
             if left > NARROW_TILE:
-                dot_tile(
-                    "fp32", TILE_ROWS, TILE_TOKENS, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row,
-                    TILE_TOKENS, y, LINE,
-                )
+                dense_tile(TILE_ROWS, TILE_TOKENS, k, ks, vectors, x, row, TILE_TOKENS, y, LINE)
             elif left > 2:
-                dot_tile(
-                    "fp32", TILE_ROWS, NARROW_TILE, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row,
-                    TILE_TOKENS, y, LINE,
-                )
+                dense_tile(TILE_ROWS, NARROW_TILE, k, ks, vectors, x, row, TILE_TOKENS, y, LINE)
             else:
-                dot_tile(
-                    "fp32", TILE_ROWS, 2, k, ks, 0, 0, 0, 0, 0, 0, groups, x, row, 2, y, LINE
-                )
+                dense_tile(TILE_ROWS, 2, k, ks, vectors, x, row, 2, y, LINE)
             r += TILE_TOKENS if left > NARROW_TILE else NARROW_TILE if left > 2 else 2
 
 

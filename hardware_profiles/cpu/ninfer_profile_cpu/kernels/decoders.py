@@ -1,11 +1,10 @@
-"""Decoders: how one group of stored weights becomes vectors of fp32, exactly.
+"""Decoders: how one step of stored weights becomes vectors of fp32, exactly.
 
 A decoder emits LLVM IR.  It is described by structure (bits, group, order of codes), never by the
-name of a model or a format. ``decode`` gives the values ``fp32(scale) * code (+ fp32(minimum))``
-of a group in natural order, so all formats are summed over k in the same order.
-
-Scales and minimums are fp16 in memory but fp32 here: `products` converts those of a few rows at a
-time, which costs a tenth of converting each where it is used.
+name of a model or a format. ``decode`` gives the values of a step of a row in natural order, so all
+formats are summed over k in the same order. ``strides`` are the bytes from row to row of each
+plane; rows of a decoder that ``pads_rows`` take ``row_steps`` whole steps in memory, others end
+where their values end.
 """
 
 import dataclasses
@@ -15,6 +14,9 @@ import typing
 from llvmlite import ir
 
 from .machine import HAS_AVX512, LANES
+from .minifloats import Fp8, Nvfp4
+from .nibbles import half_order, pair_order, pick
+from .planes import Planes, Scales
 from .vector_ir import (
     F32,
     FLOATS,
@@ -28,36 +30,31 @@ from .vector_ir import (
     fma,
     lanes_of,
     load,
+    plus,
     splat,
-    take,
     vector,
 )
 
 
-class Planes(typing.NamedTuple):
-    """One value for each plane of a weight: IR addresses of a row, or bytes a group takes."""
-
-    codes: typing.Any
-    high: typing.Any
-    scales: typing.Any
-    minimums: typing.Any
-
-
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """Values stored as fp32 or bf16; no groups, so a step is one vector."""
+    """Values stored as fp32 or bf16; a step is one vector."""
 
     bits: int
     step: int = LANES
-    is_grouped: typing.ClassVar = False
+    pads_rows: typing.ClassVar = False
+    scales: typing.ClassVar = Scales.NONE
     has_minimum: typing.ClassVar = False
 
     @property
     def step_bytes(self):
-        return Planes(self.step * self.bits // 8, 0, 0, 0)
+        return Planes(codes=self.step * self.bits // 8)
 
-    def decode(self, b, row, group):
-        offset = b.mul(group, const(self.step_bytes.codes))
+    def strides(self, width, row_steps):
+        return Planes(codes=width * self.bits // 8)
+
+    def decode(self, b, row, step):
+        offset = b.mul(step, const(self.step_bytes.codes))
         if self.bits == 32:
             return [load(b, FLOATS, row.codes, offset)]
         return [bf16_to_floats(b, load(b, ir.VectorType(I16, LANES), row.codes, offset))]
@@ -65,11 +62,11 @@ class Dense:
 
 @dataclasses.dataclass(frozen=True)
 class Affine:
-    """Groups of 4, 5, 6 or 8-bit codes with an fp16 scale, and perhaps an fp16 minimum.
+    """Groups of 4, 5, 6 or 8-bit codes with an fp16 scale, and perhaps an fp16 minimum:
+    ``fp32(scale) * code (+ fp32(minimum))``. A step is a group.
 
-    ``order`` of 4-bit words in the code plane: ``"half"`` puts elements 0..15 of 32 in the low
-    nibbles of 16 bytes and 16..31 in the high ones; ``"pair"`` puts neighbours (2j, 2j+1) into byte
-    j. Bits above the fourth have a plane of their own, LSB first in element order.
+    ``order`` of 4-bit words in the code plane: see `nibbles`. Bits above the fourth have a plane of
+    their own, LSB first in element order.
     """
 
     signed: bool
@@ -77,13 +74,17 @@ class Affine:
     step: int
     order: str
     has_minimum: bool
-    is_grouped: typing.ClassVar = True
+    pads_rows: typing.ClassVar = True
+    scales: typing.ClassVar = Scales.HALVES
 
     @property
     def step_bytes(self):
         low = 8 if self.bits == 8 else 4
         high = self.bits - low
-        return Planes(self.step * low // 8, self.step * high // 8, 4, 4 * self.has_minimum)
+        return Planes(self.step * low // 8, self.step * high // 8, 2, 2 * self.has_minimum)
+
+    def strides(self, width, row_steps):
+        return Planes(*[row_steps * nbytes for nbytes in self.step_bytes])
 
     def decode(self, b, row, group):
         offset = b.mul(group, const(4))
@@ -108,8 +109,7 @@ class Affine:
         # permutation reads the low four bits of an index only, so codes need no masking.
         values = [float(n - 16 if self.signed and n > 7 else n) for n in range(16)]
         table = _affine(b, vector(F32, values), scale, minimum)
-        pick = "llvm.x86.avx512.permvar.sf.512"
-        return [call(b, pick, FLOATS, [table, word]) for word in self._nibbles(b, row, group)]
+        return [pick(b, table, word) for word in self._nibbles(b, row, group)]
 
     def _words(self, b, row, group):
         """Vectors of i32 in element order; signed codes of less than 8 bits have their top bit
@@ -130,25 +130,12 @@ class Affine:
     def _bytes(self, b, row, group):
         widen = b.sext if self.signed else b.zext
         base, vectors = b.mul(group, const(self.step)), range(0, self.step, LANES)
-        return [widen(_load_bytes(b, row, _plus(b, base, i)), INTS) for i in vectors]
+        return [widen(_load_bytes(b, row, plus(b, base, i)), INTS) for i in vectors]
 
     def _nibbles(self, b, row, group):
         """Vectors of i32 in element order, with a nibble in the low bits and anything above."""
-        base = b.mul(group, const(self.step // 2))
-        order = self._half_order if self.order == "half" else self._pair_order
-        starts = [_plus(b, base, i) for i in range(0, self.step // 2, 16)]
-        return [word for start in starts for word in order(b, row, start)]
-
-    def _half_order(self, b, row, offset):
-        starts = [_plus(b, offset, i) for i in range(0, 16, LANES)]
-        wide = [b.zext(_load_bytes(b, row, start), INTS) for start in starts]
-        return wide + [b.lshr(w, lanes_of(I32, 4)) for w in wide]
-
-    def _pair_order(self, b, row, offset):
-        # Every lane gets the 32 bits with its nibble, then shifts it down to bit 0.
-        shifts = vector(I32, [4 * (i % 8) for i in range(LANES)])
-        starts = [_plus(b, offset, i // 2) for i in range(0, 32, LANES)]
-        return [b.lshr(_nibble_words(b, row.codes, start), shifts) for start in starts]
+        order = half_order if self.order == "half" else pair_order
+        return order(b, row.codes, b.mul(group, const(self.step // 2)), self.step)
 
     def _high_bits(self, b, row, group):
         """Vectors of i32 with the bits above the fourth at their place, and anything around."""
@@ -156,22 +143,13 @@ class Affine:
         base = b.mul(group, const(self.step_bytes.high))
         rotation, vectors = vector(I32, [(4 - width * i) % 32 for i in range(LANES)]), []
         for bit in range(0, self.step * width, LANES * width):
-            word = splat(b, _word(b, row.high, _plus(b, base, bit // 8), bit % 8, LANES * width))
+            word = splat(b, _word(b, row.high, plus(b, base, bit // 8), bit % 8, LANES * width))
             vectors.append(call(b, f"llvm.fshl.v{LANES}i32", INTS, [word, word, rotation]))
         return vectors
 
 
 def _load_bytes(b, row, offset):
     return load(b, ir.VectorType(I8, LANES), row.codes, offset)
-
-
-def _nibble_words(b, address, offset):
-    """For each of ``LANES`` nibbles, the 32 bits (fewer if there are fewer) that it lies in."""
-    if LANES <= 8:
-        word = load(b, ir.IntType(4 * LANES), address, offset)
-        return splat(b, b.zext(word, I32) if LANES < 8 else word)
-    words = load(b, ir.VectorType(I32, LANES // 8), address, offset)
-    return take(b, words, [i // 8 for i in range(LANES)])
 
 
 def _word(b, address, offset, first_bit, num_bits):
@@ -189,17 +167,23 @@ def _affine(b, codes, scale, minimum):
     return value if minimum is None else b.fadd(value, minimum)
 
 
-def _plus(b, value, offset):
-    return b.add(value, const(offset)) if offset else value
-
-
 @functools.cache
-def decoder(name: str) -> Dense | Affine:
-    """The decoder called ``name``: ``fp32``, ``bf16``, or as `affine_name` makes it."""
-    if name in ("fp32", "bf16"):
-        return Dense(32 if name == "fp32" else 16)
+def decoder(name: str) -> Dense | Affine | Fp8 | Nvfp4:
+    """The decoder called ``name``: one of the dictionary, or as `affine_name` makes it."""
+    if name in _IRREGULAR:
+        return _IRREGULAR[name]
     codes, group, order, *minimum = name.split("_")
     return Affine(codes[0] == "s", int(codes[1:]), int(group[1:]), order, minimum == ["min"])
+
+
+_IRREGULAR: dict[str, Dense | Fp8 | Nvfp4] = {
+    "fp32": Dense(32),
+    "bf16": Dense(16),
+    "fp8_row": Fp8(0),
+    "fp8_g128": Fp8(128),
+    "nvfp4_tiled": Nvfp4(Scales.TILED),
+    "nvfp4_rows": Nvfp4(Scales.ROWS),
+}
 
 
 def affine_name(signed: bool, bits: int, group: int, order: str, has_minimum: bool) -> str:

@@ -10,8 +10,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .decoders import Planes, decoder
+from .decoders import decoder
 from .machine import LANES
+from .planes import Planes
 from .vector_ir import FLOATS, const, fma, fold_rows, load, store, zero_variable
 
 i64 = types.int64
@@ -21,12 +22,12 @@ i64 = types.int64
 def dot_tile(
     typing_context, fmt, num_rows, num_tokens,
     codes, codes_stride, high, high_stride, scales, scales_stride, minimums, minimums_stride,
-    num_groups, x, x_stride, num_valid, out, out_stride,
+    table, num_steps, x, x_stride, num_valid, out, out_stride,
 ):
     """``out[t, n] = sum_k w[n, k] * x[t, k]`` for ``num_rows`` x ``num_tokens`` (literals).
 
-    Planes are given as the address of the first row and the stride of rows. ``num_groups`` whole
-    groups are read of each row and of each row of ``x``. Strides are bytes. Only
+    Planes are given as the address of the first row and the stride of rows. ``num_steps`` whole
+    steps are read of each row and of each row of ``x``. Strides are bytes. Only
     ``num_valid`` tokens are read; the others repeat the last one.
     """
     form, nt, tt = decoder(fmt.literal_value), num_rows.literal_value, num_tokens.literal_value
@@ -36,14 +37,32 @@ def dot_tile(
         _emit(b, form, nt, tt, planes, *args[11:])
         return context.get_dummy_value()
 
-    return types.void(fmt, num_rows, num_tokens, *[i64] * 14), generate
+    return types.void(fmt, num_rows, num_tokens, *[i64] * 15), generate
 
 
-def _emit(b, form, nt, tt, planes, num_groups, x, x_stride, num_valid, out, out_stride):
-    rows = [Planes(*[b.add(p, b.mul(const(n), stride)) for p, stride in planes]) for n in range(nt)]
+@intrinsic(prefer_literal=True)
+def dense_tile(
+    typing_context, num_rows, num_tokens, rows, rows_stride, num_vectors, x, x_stride, num_valid,
+    out, out_stride,
+):
+    """`dot_tile` of rows that are ``num_vectors`` whole vectors of fp32."""
+    nt, tt = num_rows.literal_value, num_tokens.literal_value
+
+    def generate(context, b, signature, args):
+        rows, rows_stride, *others = args[2:]
+        absent = [(const(0), const(0))] * 3
+        _emit(b, decoder("fp32"), nt, tt, [(rows, rows_stride), *absent], const(0), *others)
+        return context.get_dummy_value()
+
+    return types.void(num_rows, num_tokens, *[i64] * 8), generate
+
+
+def _emit(b, form, nt, tt, planes, table, num_steps, x, x_stride, num_valid, out, out_stride):
+    starts = [[b.add(p, b.mul(const(n), stride)) for p, stride in planes] for n in range(nt)]
+    rows = [Planes(*start, table) for start in starts]
     tokens = [b.add(x, b.mul(_at_most(b, t, num_valid), x_stride)) for t in range(tt)]
     sums = [[zero_variable(b) for _ in range(nt)] for _ in range(tt)]
-    with cgutils.for_range(b, num_groups) as loop:
+    with cgutils.for_range(b, num_steps) as loop:
         _accumulate(b, form, rows, tokens, sums, loop.index)
     for t in range(tt):
         totals = fold_rows(b, [b.load(s, typ=FLOATS) for s in sums[t]])
@@ -57,9 +76,9 @@ def _at_most(b, token, num_valid):
     return b.select(is_valid, const(token), b.sub(num_valid, const(1)))
 
 
-def _accumulate(b, form, rows, tokens, sums, group):
-    base = b.mul(group, const(form.step * 4))
-    weights = [form.decode(b, row, group) for row in rows]
+def _accumulate(b, form, rows, tokens, sums, step):
+    base = b.mul(step, const(form.step * 4))
+    weights = [form.decode(b, row, step) for row in rows]
     for v in range(form.step // LANES):
         for t, token in enumerate(tokens):
             values = load(b, FLOATS, token, b.add(base, const(v * LANES * 4)))

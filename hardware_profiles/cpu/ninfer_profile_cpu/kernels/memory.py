@@ -69,6 +69,17 @@ def load_int32(typing_context, address):
 
 
 @intrinsic
+def store_int32(typing_context, address, value):
+    """The low half of an int64."""
+
+    def generate(context, b, signature, args):
+        store(b, b.trunc(args[1], I32), args[0])
+        return context.get_dummy_value()
+
+    return types.void(i64, i64), generate
+
+
+@intrinsic
 def load_float(typing_context, address):
     def generate(context, b, signature, args):
         return load(b, F32, args[0])

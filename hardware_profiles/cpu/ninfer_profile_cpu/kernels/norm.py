@@ -22,7 +22,8 @@ ROWS_PER_ITEM = 16
 
 
 @inline
-def _sum_squares(x, width, mean):
+def sum_squares(x, width, mean):
+    """Of the differences from ``mean``, of ``width`` fp32."""
     total = vsplat(f32(0.0))
     for i in range(0, width, LANES):
         v = vkeep(vsub(load_some(x + 4 * i, width - i), vsplat(mean)), width - i, f32(0.0))
@@ -58,13 +59,18 @@ def _rmsnorm(args, begin, end, scratch):
     x, x_stride, out, out_stride = arg(args, 0), arg(args, 1), arg(args, 2), arg(args, 3)
     weight, width, eps, offset = arg(args, 4), arg(args, 5), arg(args, 6), arg(args, 7)
     for t in range(begin, end):
-        row, to = x + t * x_stride, out + t * out_stride
-        mean = _sum_squares(row, width, f32(0.0)) / f32(width)
-        scale = vsplat(f32(1.0) / f32(math.sqrt(mean + float_of_bits(eps))))
-        for i in range(0, width, LANES):
-            count = width - i
-            w = vadd(load_some(weight + 4 * i, count), vsplat(float_of_bits(offset)))
-            store_some(to + 4 * i, vmul(vmul(load_some(row + 4 * i, count), scale), w), count)
+        rms_normalize(x + t * x_stride, out + t * out_stride, weight, width, eps, offset)
+
+
+@inline
+def rms_normalize(row, to, weight, width, eps, offset):
+    """RMSNorm of one row, which may be ``to``; arguments as of `rmsnorm_body`."""
+    mean = sum_squares(row, width, f32(0.0)) / f32(width)
+    scale = vsplat(f32(1.0) / f32(math.sqrt(mean + float_of_bits(eps))))
+    for i in range(0, width, LANES):
+        count = width - i
+        w = vadd(load_some(weight + 4 * i, count), vsplat(float_of_bits(offset)))
+        store_some(to + 4 * i, vmul(vmul(load_some(row + 4 * i, count), scale), w), count)
 
 
 def _layernorm(args, begin, end, scratch):
@@ -73,7 +79,7 @@ def _layernorm(args, begin, end, scratch):
     for t in range(begin, end):
         row, to = x + t * x_stride, out + t * out_stride
         mean = _sum(row, width) / f32(width)
-        variance = _sum_squares(row, width, mean) / f32(width)
+        variance = sum_squares(row, width, mean) / f32(width)
         scale = vsplat(f32(1.0) / f32(math.sqrt(variance + float_of_bits(eps))))
         for i in range(0, width, LANES):
             count = width - i

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from .compile import compile_native
-from .dot_tile import dot_tile
+from .dot_tile import dense_tile
 from .machine import LANES, TILE_ROWS, TILE_TOKENS
 from .weight_fields import LINE
 
@@ -25,24 +25,14 @@ def multiply_panel() -> int:
 
 
 def _multiply_panel(panel, width, num_rows, x, x_stride, num_tokens, out):
-    row, groups, tokens = 4 * width, width // LANES, num_tokens
+    row, vectors, tokens = 4 * width, width // LANES, num_tokens
     for n in range(0, num_rows, TILE_ROWS):
         w, y = panel + n * row, out + 4 * n
         if tokens > NARROW_TILE:
-            dot_tile(
-                "fp32", TILE_ROWS, TILE_TOKENS, w, row, 0, 0, 0, 0, 0, 0, groups, x, x_stride,
-                tokens, y, LINE,
-            )
+            dense_tile(TILE_ROWS, TILE_TOKENS, w, row, vectors, x, x_stride, tokens, y, LINE)
         elif tokens > 2:
-            dot_tile(
-                "fp32", TILE_ROWS, NARROW_TILE, w, row, 0, 0, 0, 0, 0, 0, groups, x, x_stride,
-                tokens, y, LINE,
-            )
+            dense_tile(TILE_ROWS, NARROW_TILE, w, row, vectors, x, x_stride, tokens, y, LINE)
         elif tokens == 2:
-            dot_tile(
-                "fp32", TILE_ROWS, 2, w, row, 0, 0, 0, 0, 0, 0, groups, x, x_stride, tokens, y, LINE
-            )
+            dense_tile(TILE_ROWS, 2, w, row, vectors, x, x_stride, tokens, y, LINE)
         else:
-            dot_tile(
-                "fp32", TILE_ROWS, 1, w, row, 0, 0, 0, 0, 0, 0, groups, x, x_stride, tokens, y, LINE
-            )
+            dense_tile(TILE_ROWS, 1, w, row, vectors, x, x_stride, tokens, y, LINE)

@@ -1,17 +1,130 @@
-"""Rotate queries and keys, and append keys and values to the paged cache, token by token."""
+"""Normalise and rotate queries and keys, and append keys and values to the paged cache, token by
+token."""
 
 from __future__ import annotations
 
 import functools
 
-from .compile import compile_native, inline
+import numpy as np
+
+from .compile import compile_native, entry, inline
 from .kv_codecs import WRITE
+from .launch import run
 from .machine import LANES
-from .memory import arg, call, load_int32, load_int64
+from .memory import (
+    arg,
+    bits_of_float,
+    call,
+    load_float,
+    load_int32,
+    load_int64,
+    pack,
+    store_float,
+)
+from .norm import rms_normalize
 from .vec import load_some, store_some, vadd, vmul, vsub
 
 PAGE_TOKENS = 64
 TOKENS_PER_ITEM = 8
+
+(NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, HALF, COS, SIN, AXES, QUERY_NORM, KEY_NORM, EPS, OFFSET, KEYS,
+ VALUES) = range(13)
+"""Static block of one layer, see `static_block`."""
+
+(STATIC, Q, Q_STRIDE, K, K_STRIDE, V, V_STRIDE, ROPE_POSITIONS, AXIS_STRIDE, POSITIONS, TOKEN_ROW,
+ PAGE_TABLE, TABLE_STRIDE) = range(13)
+"""Arguments of one call, see `rope_kv_append`."""
+
+
+def static_block(
+    num_heads: int, num_kv_heads: int, head_dim: int, keys: int, values: int, *,
+    half: int = 0, cos: int = 0, sin: int = 0, axes: int = 0,
+    query_norm: int = 0, key_norm: int = 0, eps: float = 0.0, offset: float = 0.0,
+) -> np.ndarray:
+    """int64 block of what does not change from call to call.
+
+    ``keys`` and ``values`` are addresses of plane blocks (`kv_codecs.plane_block`); ``half`` pairs
+    are rotated by fp32 tables ``cos`` and ``sin`` [positions, half]; ``axes`` int64 [half] (or 0);
+    fp32 norms [D] (or 0), ``offset`` added to their weights.
+    """
+    norms = [query_norm, key_norm, bits_of_float(eps), bits_of_float(offset)]
+    heads = [num_heads, num_kv_heads, head_dim]
+    return np.array([*heads, half, cos, sin, axes, *norms, keys, values], dtype=np.int64)
+
+
+def scratch_bytes(half: int) -> int:
+    """Scratch memory a worker needs."""
+    return 8 * half
+
+
+@functools.cache
+def rope_kv_append_body() -> int:
+    """Body with the arguments above, item = token."""
+    return compile_native(_rope_kv_append)
+
+
+@entry
+def rope_kv_append(
+    pool, body, num_tokens, static, q, q_stride, k, k_stride, v, v_stride, rope_positions,
+    axis_stride, positions, token_row, page_table, table_stride,
+):
+    """fp32 ``q`` [T, Hq D], rotated in place, as are ``k`` [T, Hkv D]; ``v`` [T, Hkv D];
+    ``rope_positions`` int64 [3, T]; ``positions`` int64 [T]; ``token_row`` int32 [T];
+    ``page_table`` int32 [B, pages]; strides in bytes.
+    """
+    args = pack((
+        static, q, q_stride, k, k_stride, v, v_stride, rope_positions, axis_stride, positions,
+        token_row, page_table, table_stride,
+    ))
+    run(pool, body, num_tokens, TOKENS_PER_ITEM, args)
+
+
+def _rope_kv_append(args, begin, end, scratch):
+    static = arg(args, STATIC)
+    keys, values, size = arg(static, KEYS), arg(static, VALUES), 4 * arg(static, HEAD_DIM)
+    for t in range(begin, end):
+        cos, sin = _angles(args, t, scratch)
+        q, k = arg(args, Q) + t * arg(args, Q_STRIDE), arg(args, K) + t * arg(args, K_STRIDE)
+        v = arg(args, V) + t * arg(args, V_STRIDE)
+        _turn(static, q, arg(static, NUM_HEADS), arg(static, QUERY_NORM), cos, sin)
+        _turn(static, k, arg(static, NUM_KV_HEADS), arg(static, KEY_NORM), cos, sin)
+        position = load_int64(arg(args, POSITIONS) + 8 * t)
+        row = load_int32(arg(args, TOKEN_ROW) + 4 * t)
+        pages = arg(args, PAGE_TABLE) + row * arg(args, TABLE_STRIDE)
+        page = load_int32(pages + 4 * (position // PAGE_TOKENS))
+        for head in range(arg(static, NUM_KV_HEADS)):
+            place = keys, page, position % PAGE_TOKENS, head, k + head * size, size // 4
+            call(arg(keys, WRITE), place)
+            place = values, page, position % PAGE_TOKENS, head, v + head * size, size // 4
+            call(arg(values, WRITE), place)
+
+
+@inline
+def _angles(args, t, scratch):
+    """Addresses of a token's cosines and sines: of a row of the tables, or gathered from the rows
+    of its positions by axis."""
+    static, positions = arg(args, STATIC), arg(args, ROPE_POSITIONS) + 8 * t
+    half, axes, cos, sin = arg(static, HALF), arg(static, AXES), arg(static, COS), arg(static, SIN)
+    if not axes:
+        row = 4 * half * load_int64(positions)
+        return cos + row, sin + row
+    to_sin = scratch + 4 * half
+    for i in range(half):
+        axis = load_int64(axes + 8 * i)
+        at = 4 * (half * load_int64(positions + axis * arg(args, AXIS_STRIDE)) + i)
+        store_float(scratch + 4 * i, load_float(cos + at))
+        store_float(to_sin + 4 * i, load_float(sin + at))
+    return scratch, to_sin
+
+
+@inline
+def _turn(static, heads, count, norm, cos, sin):
+    head_dim = arg(static, HEAD_DIM)
+    for i in range(count):
+        head = heads + 4 * i * head_dim
+        if norm:
+            rms_normalize(head, head, norm, head_dim, arg(static, EPS), arg(static, OFFSET))
+        _rotate(head, cos, sin, arg(static, HALF))
 
 
 @inline
@@ -23,34 +136,3 @@ def _rotate(head, cos, sin, half):
         a, b = load_some(head + 4 * i, count), load_some(head + 4 * (half + i), count)
         store_some(head + 4 * i, vsub(vmul(a, c), vmul(b, s)), count)
         store_some(head + 4 * (half + i), vadd(vmul(b, c), vmul(a, s)), count)
-
-
-@functools.cache
-def rope_kv_append_body() -> int:
-    """Body ``(static, qkv, stride, positions, token_row, page_table, table_stride)``, item = token.
-
-    ``static``: int64 [num_heads, num_kv_heads, head_dim, rotary_dim / 2, cos, sin, plane block of
-    keys, plane block of values].  fp32 ``qkv`` [T, (Hq + 2 Hkv) D], rotated in place; ``positions``
-    int64 [T]; ``token_row`` int32 [T]; ``page_table`` int32 [B, pages]; strides in bytes.
-    """
-    return compile_native(_rope_kv_append)
-
-
-def _rope_kv_append(args, begin, end, scratch):
-    static, qkv, stride, positions = arg(args, 0), arg(args, 1), arg(args, 2), arg(args, 3)
-    token_row, page_table, table_stride = arg(args, 4), arg(args, 5), arg(args, 6)
-    num_heads, num_kv_heads, head_dim = arg(static, 0), arg(static, 1), arg(static, 2)
-    half, cos, sin = arg(static, 3), arg(static, 4), arg(static, 5)
-    keys, values, size = arg(static, 6), arg(static, 7), 4 * head_dim
-    for t in range(begin, end):
-        row, position = qkv + t * stride, load_int64(positions + 8 * t)
-        angles = 4 * position * half
-        for head in range(num_heads + num_kv_heads):
-            _rotate(row + head * size, cos + angles, sin + angles, half)
-        pages = page_table + load_int32(token_row + 4 * t) * table_stride
-        page = load_int32(pages + 4 * (position // PAGE_TOKENS))
-        for head in range(num_kv_heads):
-            key = row + (num_heads + head) * size
-            value = key + num_kv_heads * size
-            call(arg(keys, WRITE), (keys, page, position % PAGE_TOKENS, head, key, head_dim))
-            call(arg(values, WRITE), (values, page, position % PAGE_TOKENS, head, value, head_dim))

@@ -12,6 +12,11 @@ from .vec import store_some, vload, vmul, vsilu
 from .weight_fields import AREA, BLOCK_ROWS, LINE, NUM_ROWS
 
 
+def scratch_bytes(area_bytes: int) -> int:
+    """Scratch memory a worker needs for a weight whose blocks of rows need ``area_bytes``."""
+    return 2 * (BUFFER_BYTES + area_bytes)
+
+
 @functools.cache
 def swiglu_body() -> int:
     """Body ``(weight, x, x_stride, num_tokens, out, out_stride)``, item = ``BLOCK_ROWS`` outputs.
@@ -26,19 +31,30 @@ def _swiglu(args, begin, end, scratch):
     weight, x, x_stride, num_tokens = arg(args, 0), arg(args, 1), arg(args, 2), arg(args, 3)
     out, out_stride = arg(args, 4), arg(args, 5)
     width = arg(weight, NUM_ROWS) // 2
-    gate, up = scratch, scratch + BUFFER_BYTES
-    gate_area = up + BUFFER_BYTES
-    up_area = gate_area + arg(weight, AREA)
     for item in range(begin, end):
         first = item * BLOCK_ROWS
         num_rows = min(BLOCK_ROWS, width - first)
-        step = prepare(weight, first, num_rows, num_tokens, gate_area)
-        prepare(weight, width + first, num_rows, num_tokens, up_area)
-        for t in range(0, num_tokens, step):
-            tokens, rows = min(step, num_tokens - t), x + t * x_stride
-            multiply(weight, first, num_rows, rows, x_stride, tokens, step, gate_area, gate)
-            multiply(weight, width + first, num_rows, rows, x_stride, tokens, step, up_area, up)
-            _finish(gate, up, num_rows, tokens, out + t * out_stride + 4 * first, out_stride)
+        gated_rows(
+            weight, first, width + first, num_rows, x, x_stride, num_tokens, out + 4 * first,
+            out_stride, scratch,
+        )
+
+
+@inline
+def gated_rows(
+    weight, gate_row, up_row, num_rows, x, x_stride, num_tokens, out, out_stride, scratch
+):
+    """``out[t, n]`` of a block of rows of the gate and as many of the up projection."""
+    gate, up = scratch, scratch + BUFFER_BYTES
+    gate_area = up + BUFFER_BYTES
+    up_area = gate_area + arg(weight, AREA)
+    step = prepare(weight, gate_row, num_rows, num_tokens, gate_area)
+    prepare(weight, up_row, num_rows, num_tokens, up_area)
+    for t in range(0, num_tokens, step):
+        tokens, rows = min(step, num_tokens - t), x + t * x_stride
+        multiply(weight, gate_row, num_rows, rows, x_stride, tokens, step, gate_area, gate)
+        multiply(weight, up_row, num_rows, rows, x_stride, tokens, step, up_area, up)
+        _finish(gate, up, num_rows, tokens, out + t * out_stride, out_stride)
 
 
 @inline

@@ -214,9 +214,20 @@ def vexp(b, x):
 
 
 @inline
+def _one_and_exp_of_minus(x):
+    return vadd(vsplat(f32(1.0)), vexp(vsub(vsplat(f32(0.0)), x)))
+
+
+@inline
 def vsilu(x):
     """``x / (1 + e ** -x)``"""
-    return vdiv(x, vadd(vsplat(f32(1.0)), vexp(vsub(vsplat(f32(0.0)), x))))
+    return vdiv(x, _one_and_exp_of_minus(x))
+
+
+@inline
+def vsigmoid(x):
+    """``1 / (1 + e ** -x)``"""
+    return vdiv(vsplat(f32(1.0)), _one_and_exp_of_minus(x))
 
 
 @operation(f32, vec)
@@ -243,3 +254,10 @@ def store_some(address, value, count):
         vstore(address, value)
     else:
         vstore_n(address, value, count)
+
+
+@inline
+def copy_row(source, count, to):
+    """Copy ``count`` fp32."""
+    for i in range(0, count, LANES):
+        store_some(to + 4 * i, load_some(source + 4 * i, count - i), count - i)

@@ -31,6 +31,11 @@ def lanes_of(typ, value):
     return vector(typ, [value] * LANES)
 
 
+def plus(b, value, number):
+    """``value + number``, an int64 and a Python integer."""
+    return b.add(value, const(number)) if number else value
+
+
 def load(b, typ, address, offset=0):
     """Load ``typ`` from ``address + offset`` bytes, aligned to nothing."""
     return b.load(_pointer(b, address, offset), align=1, typ=typ)

@@ -1,0 +1,42 @@
+"""``causal_conv1d`` in FP32, token by token."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from ninfer_core.api import KernelRequest
+from ninfer_core.ops.slot_rows import slot_rows
+from ninfer_core.state.step import StepBatch
+from ninfer_core.state.views import SlotPlanes
+
+
+def _convolve(weight: Tensor, columns: Tensor) -> Tensor:
+    """``[C]`` of the last of as many columns as there are taps."""
+    total = torch.zeros_like(columns[0])
+    for tap, column in zip(weight, columns, strict=True):
+        total = total + tap * column
+    return silu(total)
+
+
+def bind(
+    request: KernelRequest, weight: Tensor, planes: SlotPlanes
+) -> Callable[[Tensor, StepBatch, Tensor], Tensor]:
+    weight, taps = weight.float(), weight.shape[0]
+
+    def causal_conv1d(x: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
+        for row in slot_rows(batch):
+            committed, record = planes.committed[row.slot], planes.record[row.slot]
+            committed.copy_(torch.cat((committed, record[: row.replay]))[row.replay :])
+            new = x[row.tokens].float()
+            columns = torch.cat((committed, new))
+            for t in range(len(new)):
+                out[row.begin + t] = _convolve(weight, columns[t : t + taps])
+            if row.certain:
+                committed.copy_(columns[len(new) :])
+            else:
+                record[: len(new)] = new
+        return out
+
+    return causal_conv1d
