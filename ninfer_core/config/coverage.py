@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ninfer_core.api import ArtifactError, NInferError, ParameterSpec
 from ninfer_core.artifact.container import Artifact
-from ninfer_core.artifact.rows import rows_of
+from ninfer_core.artifact.rows import shape_of
 
 SHOWN = 5
 """Problems named in an error; `ninfer doctor` lists all."""
@@ -33,10 +33,9 @@ def weight_problems(
     """Parameters that are not bound, or not in the shape the model wants: ``(kind, name, why)``."""
     for spec in parameters:
         try:
-            runs = rows_of(artifact, [spec.tied_to or spec.name])
+            shape = shape_of(artifact, spec.tied_to or spec.name)
         except NInferError as error:
             yield "missing", spec.name, str(error)
             continue
-        shape = (sum(run.count for run in runs), *runs[0].tensor.shape[1:])
         if shape != spec.shape:
             yield "shape", spec.name, f"{list(shape)} stored, {list(spec.shape)} wanted"

@@ -28,8 +28,8 @@ class LaunchConfig:
     :ivar context_capacity: bytes of the pool of pages; else what all sequences need at most.
     :ivar kv_dtype: KV codec; else the profile's.
     :ivar prefill_chunk: prompt tokens of one step, a multiple of the page (64 tokens).
-    :ivar spec: speculator; needs ``draft_tokens``.
-    :ivar draft_tokens: most drafts of one round.
+    :ivar spec: speculator. :ivar draft_tokens: most drafts of one round of it; else 3.
+    :ivar lm_head_draft: draft with the artifact's draft head instead of the model's own.
     :ivar kernels: op -> the kernel to use for it.
     :ivar threads: CPU threads; else the profile's.
     """
@@ -44,14 +44,16 @@ class LaunchConfig:
     prefill_chunk: int = field(default=512, validator=ge(64))
     spec: str | None = None
     draft_tokens: int | None = field(default=None, validator=optional(in_(range(1, 16))))
+    lm_head_draft: bool = False
     kernels: Mapping[str, str] = field(factory=dict)
     threads: int | None = field(default=None, validator=optional(in_(range(1, 1025))))
 
     def __attrs_post_init__(self) -> None:
         if self.prefill_chunk % 64:
             raise ValueError(f"'prefill_chunk' must be a multiple of 64: {self.prefill_chunk}")
-        if (self.spec is None) != (self.draft_tokens is None):
-            raise ValueError("'spec' and 'draft_tokens' go together")
+        for option in ("draft_tokens", "lm_head_draft"):
+            if getattr(self, option) and self.spec is None:
+                raise ValueError(f"{option!r} needs 'spec'")
 
     @property
     def max_verify_rows(self) -> int:
@@ -114,5 +116,5 @@ def _exact(value: Any, kind: type) -> Any:
 
 
 _converter = cattrs.Converter(forbid_extra_keys=True)
-for _kind in (int, str):
+for _kind in (bool, int, str):
     _converter.register_structure_hook(_kind, _exact)

@@ -55,11 +55,12 @@ class Ledger:
 
 
 def draw_up(
-    config: LaunchConfig, model: ModelPlan, dtype: str, layout: StateLayout, num_pages: int
+    config: LaunchConfig, model: ModelPlan, dtype: str, layout: StateLayout, num_pages: int,
+    max_logits: int,
 ) -> tuple[LedgerLine, ...]:
     """The lines of a launch."""
     state = _state(layout, num_pages, config.max_concurrency)
-    return _weights(model), state, _workspace(config, model, dtype)
+    return _weights(model), state, _workspace(config.step_tokens, max_logits, model, dtype)
 
 
 def _weights(model: ModelPlan) -> LedgerLine:
@@ -79,12 +80,15 @@ def _state(layout: StateLayout, num_pages: int, num_slots: int) -> LedgerLine:
     )
 
 
-def _workspace(config: LaunchConfig, model: ModelPlan, dtype: str) -> LedgerLine:
-    """Activations and logits. Layers share buffers, so a shape of projection counts once."""
+def _workspace(tokens: int, logits: int, model: ModelPlan, dtype: str) -> LedgerLine:
+    """Activations and logits. Layers share buffers, so a shape of projection counts once; heads
+    give logits."""
     vocab, size = model.operations["vocab_size"], getattr(torch, dtype).itemsize
-    shapes = {spec.shape for spec in model.parameters if spec.kind == "projection"}
-    width = sum(sum(shape) for shape in shapes if vocab not in shape)
-    tokens, logits = config.step_tokens, config.max_concurrency * config.max_verify_rows
+    bodies = {
+        spec.shape for spec in model.parameters
+        if spec.kind == "projection" and not spec.name.startswith("proposal/")
+    }
+    width = sum(sum(shape) for shape in bodies if vocab not in shape)
     return LedgerLine(
         "workspace", tokens * width * size + logits * vocab * 4,
         f"{tokens} tokens x {width:,} activations x {size} B"

@@ -10,19 +10,22 @@ from attrs import frozen
 
 from ninfer_core import api
 from ninfer_core.artifact.container import Artifact, open_artifact
+from ninfer_core.config.components import describe
 from ninfer_core.config.launch import LaunchConfig
-from ninfer_core.plugin_host import Choice, PluginReport, Provenance, choose_pack
+from ninfer_core.plugin_host import Choice, PluginReport, Provenance, choose_pack, require
 
 
 @frozen(eq=False, kw_only=True)
 class ModelPlan:
     """An artifact and the pack that runs it.
 
+    :ivar speculator: that was asked for; its component of the artifact is in use.
     :ivar model_pack: implementation of the chosen pack. :ivar model_config: the pack's own.
     :ivar operations: sizes for predictions, see `ModelPack.operations`.
     """
 
     artifact: Artifact
+    speculator: api.SpeculatorSpec | None
     pack: Choice[api.ModelPackSpec]
     model_pack: api.ModelPack
     model_config: Any
@@ -31,20 +34,29 @@ class ModelPlan:
     states: tuple[api.StateSpec, ...]
 
 
-def resolve_model(config: LaunchConfig, report: PluginReport) -> ModelPlan:
-    """Open the artifact, choose its pack and ask it about the model; no weight is read."""
-    if config.model is None:
-        raise api.ConfigError("no model is given", fix="give the path of a .ninfer file")
-    artifact = open_artifact(config.model)
-    description = artifact.description()
+def resolve_model(
+    config: LaunchConfig, report: PluginReport, artifact: Artifact | None = None
+) -> ModelPlan:
+    """Open the artifact, choose its pack and ask it about the model; no weight is read.
+
+    :param artifact: opened already, or an outline; else ``config.model`` is opened.
+    """
+    if artifact is None:
+        if config.model is None:
+            raise api.ConfigError("no model is given", fix="give the path of a .ninfer file")
+        artifact = open_artifact(config.model)
+    speculator: api.SpeculatorSpec | None = None
+    if config.spec is not None:
+        speculator = require(report, "speculators", config.spec, "--spec").spec
+    description = describe(artifact, config, speculator)
     pack = choose_pack(report, description, config.pack)
     with blame(pack.provenance):
         model_pack: api.ModelPack = pack.spec.pack.load()()
         own = model_pack.configure(description)
         return ModelPlan(
-            artifact=artifact, pack=pack, model_pack=model_pack, model_config=own,
-            operations=model_pack.operations(own), parameters=model_pack.parameters(own),
-            states=model_pack.states(own),
+            artifact=artifact, speculator=speculator, pack=pack, model_pack=model_pack,
+            model_config=own, operations=model_pack.operations(own),
+            parameters=model_pack.parameters(own), states=model_pack.states(own),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import asdict, evolve, frozen
 
 from ninfer_core import api
+from ninfer_core.artifact.container import Artifact
 from ninfer_core.config.coverage import require_weights
 from ninfer_core.config.launch import LaunchConfig
 from ninfer_core.config.ledger import Ledger, draw_up
@@ -24,7 +25,7 @@ from ninfer_core.plugin_host import (
 from ninfer_core.state.layout import StateLayout
 from ninfer_core.state.step import PAGE_TOKENS
 
-DEFAULT_CONTEXT = 2048
+DEFAULT_CONTEXT, DEFAULT_DRAFTS = 2048, 3
 
 
 @frozen(eq=False, kw_only=True)
@@ -35,7 +36,8 @@ class EnginePlan(ModelPlan):
     :ivar hardware: implementation of the chosen profile.
     :ivar kernels: candidates for binding, those of other profiles left out.
     :ivar max_verify_rows: tokens of a sequence in one decode step.
-    :ivar max_tokens: most tokens of one step. :ivar num_pages: usable pages of the pool.
+    :ivar max_tokens: most tokens of one step. :ivar max_logits: most rows of logits of one.
+    :ivar num_pages: usable pages of the pool.
     :ivar reasons: ``(option, value, why)`` of every choice.
     """
 
@@ -45,24 +47,28 @@ class EnginePlan(ModelPlan):
     hardware: api.HardwareProfile
     kernels: Mapping[str, Registered[api.KernelSpec]]
     kv: api.KVCodecSpec
-    speculator: api.SpeculatorSpec | None
     max_verify_rows: int
     max_tokens: int
+    max_logits: int
     num_pages: int
     ledger: Ledger
     reasons: tuple[tuple[str, str, str], ...]
 
 
-def resolve(config: LaunchConfig, report: PluginReport, *, absent: bool = False) -> EnginePlan:
+def resolve(
+    config: LaunchConfig, report: PluginReport, *, absent: bool = False,
+    artifact: Artifact | None = None, max_logits: int | None = None,
+) -> EnginePlan:
     """Open the artifact and choose everything; no weight is read and nothing allocated.
 
-    :param config: its ``model`` must be a path.
+    :param config: its ``model`` must be a path, unless ``artifact`` is given.
     :param absent: plan from the figures of the profile's machine, which may be another one;
         whether the plan fits is then said by its ledger only.
+    :param max_logits: rows of logits that a step must have room for; else what decoding takes.
     :raises NInferError: of the class that fits what cannot be had.
     :raises CapacityError: if the ledger exceeds the budget of this machine.
     """
-    model = resolve_model(config, report)
+    model = resolve_model(config, report, artifact)
     require_weights(model.artifact, model.parameters)
     profile = choose_profile(report, config.profile)
     with blame(profile.provenance):
@@ -75,14 +81,16 @@ def resolve(config: LaunchConfig, report: PluginReport, *, absent: bool = False)
         layout = StateLayout(model.states, kv, max_verify_rows=full.max_verify_rows)
     num_pages = _count_pages(full, layout)
     full = evolve(full, context_capacity=num_pages * layout.page_bytes)
-    ledger = Ledger(draw_up(full, model, hardware.compute_dtype, layout, num_pages), *budget)
+    most = max_logits or full.max_concurrency * full.max_verify_rows
+    lines = draw_up(full, model, hardware.compute_dtype, layout, num_pages, most)
+    ledger = Ledger(lines, *budget)
     if not absent:
         ledger.check()
     return EnginePlan(
         **asdict(model, recurse=False), config=full, registry=report.registry, profile=profile,
         hardware=hardware, kernels=kernels_of(report.registry, profile.provenance), kv=kv,
-        speculator=_speculator(full, report), max_verify_rows=full.max_verify_rows,
-        max_tokens=full.step_tokens, num_pages=num_pages, ledger=ledger,
+        max_verify_rows=full.max_verify_rows, max_tokens=full.step_tokens, max_logits=most,
+        num_pages=num_pages, ledger=ledger,
         reasons=tuple(_reasons(config, full, model.pack, profile)),
     )
 
@@ -105,7 +113,17 @@ def _fill_in(
     return evolve(
         config, pack=model.pack.spec.name, profile=profile, max_context=context,
         kv_dtype=config.kv_dtype or hardware.default_kv_dtype,
+        draft_tokens=_draft_tokens(config, model.speculator) if model.speculator else None,
     )
+
+
+def _draft_tokens(config: LaunchConfig, speculator: api.SpeculatorSpec) -> int:
+    most = speculator.max_drafts
+    drafts = config.draft_tokens or min(DEFAULT_DRAFTS, most)
+    if drafts > most:
+        why = f"{drafts} are asked for, and --spec {speculator.name} takes 1 to {most}"
+        raise api.ConfigError("too many --draft-tokens", why=why)
+    return drafts
 
 
 def _count_pages(config: LaunchConfig, layout: StateLayout) -> int:
@@ -123,10 +141,6 @@ def _count_pages(config: LaunchConfig, layout: StateLayout) -> int:
     return num_pages
 
 
-def _speculator(config: LaunchConfig, report: PluginReport) -> api.SpeculatorSpec | None:
-    return require(report, "speculators", config.spec, "--spec").spec if config.spec else None
-
-
 def _reasons(
     given: LaunchConfig, full: LaunchConfig, pack: Choice[Any], profile: Choice[Any]
 ) -> Iterator[tuple[str, str, str]]:
@@ -137,6 +151,9 @@ def _reasons(
         "kv_dtype": f"default of profile {full.profile}",
         "context_capacity": f"{full.max_concurrency} x {full.max_context} tokens in pages",
     }
+    if full.spec:
+        yield "spec", full.spec, "asked for"
+        defaults["draft_tokens"] = "default"
     for option, default in defaults.items():
         why = default if getattr(given, option) is None else "asked for"
         yield option, str(getattr(full, option)), why

@@ -25,16 +25,16 @@ class Build:
         self, weights: WeightStore, binder: Binder, store: StateStore, profile: HardwareProfile,
         *, max_tokens: int, max_logits: int, max_context: int,
     ) -> None:
-        self.weight, self.state = weights.weight, store.view
+        self.weight, self.weight_runs, self.state = weights.weight, weights.weight_runs, store.view
         self.device = torch.device(profile.device)
         self.compute_dtype: torch.dtype = getattr(torch, profile.compute_dtype)
         self.max_tokens, self.max_logits, self.max_context = max_tokens, max_logits, max_context
         self._weights, self._binder = weights, binder
         self._buffers: dict[str, Tensor] = {}
 
-    def tensor(self, name: str) -> Tensor:
-        """A direct parameter in the compute dtype."""
-        return self._weights.tensor(name).to(self.compute_dtype)
+    def tensor(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
+        """A direct parameter in a dtype, else in the compute dtype."""
+        return self._weights.tensor(name).to(dtype or self.compute_dtype)
 
     def bind(
         self, op: str, *, sizes: Mapping[str, Any] | None = None, **constants: Any
@@ -51,15 +51,17 @@ class Build:
         )
         return self._binder.bind(request, **constants)
 
-    def buffer(self, name: str, width: int) -> Callable[[int], Tensor]:
+    def buffer(
+        self, name: str, width: int, *, dtype: torch.dtype | None = None
+    ) -> Callable[[int], Tensor]:
         """Views of a shared ``[max_tokens, width]`` buffer, each made once."""
-        shape = self.max_tokens, width
+        shape, dtype = (self.max_tokens, width), dtype or self.compute_dtype
         if name not in self._buffers:
-            self._buffers[name] = torch.empty(shape, dtype=self.compute_dtype, device=self.device)
+            self._buffers[name] = torch.empty(shape, dtype=dtype, device=self.device)
         whole = self._buffers[name]
-        if whole.shape != shape:
-            why = f"{whole.shape[1]} and {width}"
-            raise PluginError("a buffer is asked for in two widths", where=name, why=why)
+        if whole.shape != shape or whole.dtype != dtype:
+            why = f"{whole.dtype} x {whole.shape[1]} and {dtype} x {width}"
+            raise PluginError("a buffer is asked for in two kinds", where=name, why=why)
         return cache(lambda num_tokens: whole[:num_tokens])
 
 

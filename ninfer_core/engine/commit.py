@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from itertools import groupby
-from operator import attrgetter
 
 from attrs import frozen
 
-from ninfer_core.api import OutputPart
+from ninfer_core.api import AnswerPart, OutputPart, ToolCall
 from ninfer_core.engine.request import FinishReason, TextDelta
 from ninfer_core.engine.sequence import Sequence
 
 
 @frozen(eq=False)
 class Preview:
-    """Tokens that a request keeps, their text, and why its output ends with them, if it does."""
+    """Tokens that a request keeps, what they say, and why its output ends with them, if it does."""
 
     token_ids: list[int]
-    parts: list[OutputPart]
+    parts: list[AnswerPart]
     reason: FinishReason | None
 
 
@@ -30,7 +29,7 @@ def preview(
     :param reason: given, without candidates, to end the output where it is.
     """
     kept: list[int] = []
-    parts: list[OutputPart] = []
+    parts: list[AnswerPart] = []
     for token in candidates:
         kept.append(token)
         reason = _limit(sequence, len(kept))
@@ -54,12 +53,23 @@ def accept(sequence: Sequence, token_ids: list[int], *, certain: bool) -> None:
     if sequence.history is not None:
         for token in token_ids:
             sequence.history.append(token)
+    if sequence.constraint is not None:
+        sequence.constraint.commit(token_ids)
 
 
-def publish(sequence: Sequence, parts: list[OutputPart]) -> None:
-    """Send the text, one delta for each run of a channel."""
-    for channel, run in groupby(parts, attrgetter("channel")):
-        sequence.sink(TextDelta(channel, "".join(part.text for part in run)))
+def publish(sequence: Sequence, parts: list[AnswerPart]) -> None:
+    """Send the text, one delta for each run of a channel, and tool calls between."""
+    for channel, run in groupby(parts, _channel):
+        each = [*run]
+        if channel is not None:
+            text = "".join(part.text for part in each if isinstance(part, OutputPart))
+            sequence.sink(TextDelta(channel, text))
+        for call in (part for part in each if isinstance(part, ToolCall)):
+            sequence.sink(call)
+
+
+def _channel(part: AnswerPart) -> str | None:
+    return part.channel if isinstance(part, OutputPart) else None
 
 
 def _limit(sequence: Sequence, count: int) -> FinishReason | None:

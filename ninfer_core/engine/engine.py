@@ -12,14 +12,16 @@ import torch
 
 from ninfer_core.api import CapacityError, Frontend, Model, NInferError, RequestError, Speculator
 from ninfer_core.engine import commit
-from ninfer_core.engine.batch import Row
+from ninfer_core.engine.constraints import check_constraints, constrain
 from ninfer_core.engine.output import TextOutput
 from ninfer_core.engine.request import Finished, FinishReason, GenerationRequest, Sink
 from ninfer_core.engine.runner import Runner
 from ninfer_core.engine.scheduler import Limits, plan
 from ninfer_core.engine.sequence import Sequence
+from ninfer_core.sampling.rows import SampleRow, TokenHistory, penalises
 from ninfer_core.sampling.sampler import INVALID
-from ninfer_core.sampling.verify import Verdict
+from ninfer_core.sampling.verify import Drafted, Verdict
+from ninfer_core.speculation.counts import DraftCounts
 from ninfer_core.speculation.round import Speculation
 from ninfer_core.state.step import PAGE_TOKENS
 from ninfer_core.state.store import StateStore
@@ -35,6 +37,7 @@ class Engine:
     :param model: built on ``store``, for steps of a prefill chunk and of all decode rows.
     :param speculator: drafts tokens; None decodes one token a step.
     :param vocab_size: ids that the model knows, if the tokenizer may have more.
+    :ivar drafts: rounds of all requests so far.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Engine:
         self._frontend, self._limits, self._store, self._clock = frontend, limits, store, clock
         known = frontend.tokenizer.vocab_size
         self._vocab_size = known if vocab_size is None else min(known, vocab_size)
+        self._device, self.drafts = device, DraftCounts()
         self._speculation = Speculation(speculator, self._vocab_size)
         self._runner = Runner(model, limits, self._speculation.width, self._vocab_size, device)
         self._sequences: dict[int, Sequence] = {}  # running or queued, in order of submission
@@ -118,12 +122,15 @@ class Engine:
 
     def _new_sequence(self, request: GenerationRequest, sink: Sink) -> Sequence:
         frontend, prompt = self._frontend, request.prompt
+        check_constraints(request, frontend.reasoning_tokens)
         parser = PlainParser() if request.raw else frontend.parser(prompt)
         eos = frozenset[int]() if request.ignore_eos else frontend.eos_token_ids
         limit, num_pages = self._reservation(request)
         return Sequence(
             id=next(self._ids), request=request, sink=sink,
-            output=TextOutput(frontend.tokenizer.token_bytes, parser, request.stop),
+            output=TextOutput(
+                frontend.tokenizer.token_bytes, parser, request.stop, request.min_tokens
+            ),
             end_ids=eos | request.stop_token_ids, limit=limit, num_pages=num_pages,
             tokens=list(prompt.token_ids), last_cycle=self._cycle, submitted_at=self._clock(),
         )
@@ -153,43 +160,72 @@ class Engine:
 
     def _admit(self, sequence: Sequence) -> None:
         """Reserve all that a request may ever need, so that it never has to stop half-way."""
-        store = self._store
+        store, request = self._store, sequence.request
         sequence.state = store.open()
         store.grow(sequence.state, sequence.limit)
+        if penalises(request.sampling):
+            prompt = request.prompt.token_ids
+            sequence.history = TokenHistory(self._vocab_size, prompt, self._device)
+        sequence.constraint = constrain(
+            request, self._frontend.reasoning_tokens, sequence.end_ids, self._vocab_size,
+            self._device,
+        )
         sequence.admitted_at = self._clock()
         self._peak_sequences = max(self._peak_sequences, store.num_sequences)
         self._peak_pages = max(self._peak_pages, store.pool.num_pages - store.pool.num_free)
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
-        drafts = [self._speculation.propose(s.id, s.tokens, s.limit - len(s.tokens) - 1)
-                  for s in sequences]
-        rows = [Row(s, [s.tokens[-1], *drafted], 1 + len(drafted), certain=not drafted)
-                for s, drafted in zip(sequences, drafts, strict=True)]
-        logits = self._runner.decode(rows)
-        draws = (s.sample_row(logits) for s in sequences)
-        verdicts = self._speculation.verify(logits, draws, drafts)
-        for sequence, drafted, verdict in zip(sequences, drafts, verdicts, strict=True):
+        speculation = self._speculation
+        requests = [each.draft_request(speculation.width - 1) for each in sequences]
+        drafts = speculation.propose(requests)
+        rows = [
+            each.step_row([each.tokens[-1], *drafted.drafts], len(drafted.rows),
+                          certain=not drafted.drafts)
+            for each, drafted in zip(sequences, drafts, strict=True)
+        ]
+        verdicts = speculation.verify(self._runner.decode(rows), drafts)
+        steps, first_row = [], 0
+        for sequence, request, row, drafted, verdict in zip(
+            sequences, requests, rows, drafts, verdicts, strict=True
+        ):
+            drafted_tokens = len(drafted.drafts)
+            self._count(sequence, request.limit, drafted_tokens, verdict.accepted)
             self._settle(sequence, drafted, verdict)
+            if sequence.state is not None:
+                steps.append(sequence.advance(
+                    row.begin, first_row, drafted=drafted_tokens, accepted=verdict.accepted
+                ))
+            first_row += len(row.token_ids)
+        speculation.advance(steps)
 
     def _prefill(self, sequence: Sequence, num_tokens: int) -> None:
         assert sequence.state is not None
-        end = sequence.frontier + num_tokens
-        logits = self._runner.prefill(Row(sequence, sequence.tokens[sequence.frontier : end], 1))
+        begin, end = sequence.frontier, sequence.frontier + num_tokens
+        logits = self._runner.prefill(sequence.step_row(sequence.tokens[begin:end], 1))
         sequence.frontier, sequence.state.replay, sequence.last_cycle = end, 0, self._cycle
         if end == sequence.num_prompt:
-            [verdict] = self._speculation.verify(logits, [sequence.sample_row(logits)], [[]])
+            plain = Drafted.cut(sequence.sample_row)
+            [verdict] = self._speculation.verify(logits, [plain])
             sequence.first_token_at = self._clock()
-            self._settle(sequence, [], verdict)
-
-    def _settle(self, sequence: Sequence, drafts: list[int], verdict: Verdict) -> None:
-        if verdict.token == INVALID:
-            why = "its logits are not finite"
-            return self._finish(sequence, "error", NInferError("the model failed", why=why))
-        sequence.drafted += len(drafts)
-        sequence.accepted += verdict.accepted
-        self._commit(sequence, [*drafts[: verdict.accepted], verdict.token], certain=not drafts)
+            self._settle(sequence, plain, verdict)
         if sequence.state is not None:
-            self._speculation.observe(sequence.id, drafts, verdict.accepted)
+            self._speculation.advance([sequence.advance(begin, 0, drafted=0, accepted=0)])
+
+    def _count(self, sequence: Sequence, limit: int, drafted: int, accepted: int) -> None:
+        for counts in (sequence.drafts, self.drafts):
+            if drafted:
+                counts.add_round(drafted, accepted)
+            elif self._speculation.is_on and limit < 1:
+                counts.fallbacks += 1
+
+    def _settle(self, sequence: Sequence, drafted: Drafted, verdict: Verdict) -> None:
+        fault = sequence.fault
+        if fault is None and verdict.token == INVALID:
+            fault = _fault_of(drafted.rows[verdict.accepted])
+        if fault is not None:
+            return self._finish(sequence, "error", fault)
+        candidates = [*drafted.drafts[: verdict.accepted], verdict.token]
+        self._commit(sequence, candidates, certain=not drafted.drafts)
 
     def _commit(
         self, sequence: Sequence, candidates: list[int], *, certain: bool = True,
@@ -223,3 +259,10 @@ class Engine:
             sequence.sink(Finished(reason, sequence.usage, timings, output, stop, cause))
         except Exception:
             _log.warning("the sink of request %d failed", sequence.id, exc_info=True)
+
+
+def _fault_of(row: SampleRow) -> NInferError:
+    """Why nothing could be drawn."""
+    if row.mask is not None and not row.mask.any():
+        return RequestError("no token may follow", why="what the request asks for forbids them all")
+    return NInferError("the model failed", why="its logits are not finite")

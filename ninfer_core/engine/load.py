@@ -1,10 +1,17 @@
-"""From a plan to an engine that is ready to serve."""
+"""From a plan to a model that runs steps, and to an engine that is ready to serve."""
 
 from __future__ import annotations
 
 from attrs import frozen
 
-from ninfer_core.api import Frontend, Model, PluginError, Progress, Speculator
+from ninfer_core.api import (
+    Frontend,
+    Model,
+    PluginError,
+    Progress,
+    Speculator,
+    SpeculatorContext,
+)
 from ninfer_core.artifact.store import LoadReport, WeightStore, load_weights
 from ninfer_core.config.model import blame
 from ninfer_core.config.resolve import EnginePlan
@@ -16,11 +23,24 @@ from ninfer_core.state.store import StateStore
 
 
 @frozen(eq=False)
-class LoadedEngine:
-    """An engine and what it is made of.
+class LoadedModel:
+    """A model, the state of its sequences, and what they are made of.
 
+    :ivar vocab_size: ids that model and tokenizer both know.
     :ivar report: what loading the weights took. :ivar kernels: what was bound, and why.
     """
+
+    model: Model
+    frontend: Frontend
+    store: StateStore
+    vocab_size: int
+    report: LoadReport
+    kernels: tuple[KernelChoice, ...]
+
+
+@frozen(eq=False)
+class LoadedEngine:
+    """An engine on a loaded model; the fields of that are its own too."""
 
     engine: Engine
     frontend: Frontend
@@ -29,7 +49,7 @@ class LoadedEngine:
     kernels: tuple[KernelChoice, ...]
 
 
-def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEngine:
+def load_model(plan: EnginePlan, progress: Progress | None = None) -> LoadedModel:
     """Load weights, allocate state, bind kernels.
 
     :raises NInferError: if the machine, the artifact or a plugin is not what the plan took it for.
@@ -38,13 +58,10 @@ def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEng
     with blame(plan.profile.provenance):
         plan.hardware.prepare(config.threads)
     assert config.max_context is not None  # a plan has all choices filled in
-    limits = Limits(
-        config.max_context, config.max_concurrency, prefill_chunk=config.prefill_chunk
-    )
     weights = _weights(plan, progress)
     store = StateStore(
-        plan.states, plan.kv, num_pages=plan.num_pages, max_sequences=limits.max_sequences,
-        max_context=limits.max_context, max_verify_rows=plan.max_verify_rows, device=device,
+        plan.states, plan.kv, num_pages=plan.num_pages, max_sequences=config.max_concurrency,
+        max_context=config.max_context, max_verify_rows=plan.max_verify_rows, device=device,
     )
     binder = Binder(
         plan.kernels, device=device, capability=plan.hardware.capability, overrides=config.kernels
@@ -52,16 +69,31 @@ def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEng
     with blame(plan.pack.provenance):
         model = build_model(
             plan.model_pack, plan.model_config, weights=weights, binder=binder, store=store,
-            profile=plan.hardware, max_tokens=plan.max_tokens, max_context=limits.max_context,
-            max_logits=limits.max_sequences * plan.max_verify_rows,
+            profile=plan.hardware, max_tokens=plan.max_tokens, max_context=config.max_context,
+            max_logits=plan.max_logits,
         )
         frontend = plan.model_pack.frontend(plan.model_config, plan.artifact.resources("text"))
-    speculator = _speculator(plan)
-    engine = Engine(
-        model, frontend, store, limits, speculator=speculator, device=device,
-        vocab_size=plan.operations["vocab_size"],
+    vocab_size = min(frontend.tokenizer.vocab_size, plan.operations["vocab_size"])
+    return LoadedModel(
+        model, frontend, store, vocab_size, weights.report, tuple(binder.choices)
     )
-    return LoadedEngine(engine, frontend, model, weights.report, tuple(binder.choices))
+
+
+def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEngine:
+    """An engine for a plan; raises as `load_model`."""
+    config, loaded = plan.config, load_model(plan, progress)
+    assert config.max_context is not None
+    limits = Limits(
+        config.max_context, config.max_concurrency, prefill_chunk=config.prefill_chunk
+    )
+    engine = Engine(
+        loaded.model, loaded.frontend, loaded.store, limits, vocab_size=loaded.vocab_size,
+        device=plan.hardware.device,
+        speculator=_speculator(plan, limits, loaded.model, loaded.vocab_size),
+    )
+    return LoadedEngine(
+        engine, loaded.frontend, loaded.model, loaded.report, loaded.kernels
+    )
 
 
 def _weights(plan: EnginePlan, progress: Progress | None) -> WeightStore:
@@ -74,12 +106,19 @@ def _weights(plan: EnginePlan, progress: Progress | None) -> WeightStore:
     )
 
 
-def _speculator(plan: EnginePlan) -> Speculator | None:
+def _speculator(
+    plan: EnginePlan, limits: Limits, model: Model, vocab_size: int
+) -> Speculator | None:
     if plan.speculator is None:
         return None
+    context = SpeculatorContext(
+        draft_tokens=plan.max_verify_rows - 1, vocab_size=vocab_size, model=model,
+        max_sequences=limits.max_sequences, max_tokens=plan.max_tokens,
+        max_context=limits.max_context, device=plan.hardware.device,
+    )
     provenance = plan.registry.speculators[plan.speculator.name].provenance
     with blame(provenance):
-        made: Speculator = plan.speculator.speculator.load()(draft_tokens=plan.config.draft_tokens)
+        made: Speculator = plan.speculator.speculator.load()(context)
         most = made.max_drafts
     if most >= plan.max_verify_rows:
         why = f"up to {most}, and a step has room for {plan.max_verify_rows - 1}"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from ninfer_core.api import PreparedPrompt, RequestError, SamplingParams
+from ninfer_core.api import PreparedPrompt, RequestError, SamplingParams, ToolCall
 
 FinishReason = Literal[
     "stop-token", "stop-string", "output-limit", "context-capacity", "cancelled", "deadline",
@@ -30,6 +30,10 @@ class GenerationRequest:
     :ivar stop_token_ids: end tokens besides the model's own, which ``ignore_eos`` turns off.
     :ivar deadline_s: seconds after submission at which the request ends, wherever it is.
     :ivar raw: all text is content, as the model wrote it.
+    :ivar min_tokens: the first so many tokens are no end tokens, and their text is not searched for
+        stop strings, nor found later.
+    :ivar thinking_budget: most tokens of reasoning; a block that takes more is closed for the
+        model.
     """
 
     prompt: PreparedPrompt
@@ -40,17 +44,28 @@ class GenerationRequest:
     ignore_eos: bool = False
     deadline_s: float | None = None
     raw: bool = False
+    min_tokens: int = 0
+    thinking_budget: int | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.prompt.token_ids:
             raise RequestError("the prompt is empty", fix="give it at least one token")
-        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
-            why = f"it is {self.max_tokens!r}"
-            raise RequestError("max_tokens must be a positive integer", why=why)
+        _require_integer("max_tokens", self.max_tokens, 1)
+        _require_integer("min_tokens", self.min_tokens, 0)
+        if self.min_tokens > self.max_tokens:
+            why = f"{self.min_tokens} > {self.max_tokens}"
+            raise RequestError("min_tokens is above max_tokens", why=why)
+        if self.thinking_budget is not None:
+            _require_integer("thinking_budget", self.thinking_budget, 1)
         if not all(isinstance(stop, str) and stop for stop in self.stop):
             raise RequestError("a stop string is empty or no string", fix="leave it out")
         if self.deadline_s is not None and isnan(self.deadline_s):
             raise RequestError("deadline_s is not a number")
+
+
+def _require_integer(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise RequestError(f"{name} must be an integer, {least} or more", why=f"it is {value!r}")
 
 
 @frozen
@@ -63,12 +78,15 @@ class TextDelta:
 
 @frozen
 class Usage:
-    """Token counts; drafted tokens are those that were verified."""
+    """Token counts, and those of drafts as `DraftCounts` has them."""
 
     prompt_tokens: int
     output_tokens: int
-    drafted_tokens: int
-    accepted_tokens: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_at: tuple[int, ...] = ()
+    rounds: int = 0
+    fallback_steps: int = 0
 
 
 @frozen
@@ -101,5 +119,5 @@ class Finished:
     cause: Exception | None = None
 
 
-Event = TextDelta | Finished
+Event = TextDelta | ToolCall | Finished
 Sink = Callable[[Event], None]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ninfer_core.api import Model
-from ninfer_core.engine.batch import BatchBuilder, Row
 from ninfer_core.engine.scheduler import Limits
+from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.step import PAGE_TOKENS
 
 

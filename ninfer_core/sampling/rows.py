@@ -19,7 +19,9 @@ class TokenHistory:
     :ivar seen: bool ``[V]``, occurs in the prompt or among the generated tokens.
     """
 
-    def __init__(self, vocab_size: int, prompt: Sequence[int], device: str = "cpu") -> None:
+    def __init__(
+        self, vocab_size: int, prompt: Sequence[int], device: torch.device | str = "cpu"
+    ) -> None:
         self.counts = torch.zeros(vocab_size, device=device)
         self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
         self.seen[list(prompt)] = True

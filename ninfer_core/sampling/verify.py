@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Self
 
 from attrs import evolve, frozen
 from torch import Tensor
@@ -16,7 +17,7 @@ from ninfer_core.sampling.sampler import INVALID, Sampler, draw
 class Drafted:
     """Drafts of one sequence.
 
-    :ivar rows: of the positions of the n drafts and of the one after them; see `expand`.
+    :ivar rows: of the positions of the n drafts and of the one after them.
     :ivar proposals: ``[n, V]``, distributions the drafts were drawn from; None if they were not
         drawn (greedy or looked up).
     """
@@ -25,6 +26,26 @@ class Drafted:
     drafts: tuple[int, ...]
     proposals: Tensor | None = None
 
+    @classmethod
+    def cut(
+        cls, row: Callable[[tuple[int, ...]], SampleRow], drafts: Sequence[int] = (),
+        proposals: Tensor | None = None,
+    ) -> Self:
+        """Drafts up to the first that a mask forbids.
+
+        :param row: of the token after some drafts; each of them is allowed.
+        """
+        kept: tuple[int, ...] = ()
+        rows = [row(kept)]
+        for token in drafts:
+            mask = rows[-1].mask
+            if mask is not None and not mask[token]:
+                break
+            kept = (*kept, token)
+            rows.append(row(kept))
+        cut = None if proposals is None or not kept else proposals[: len(kept)]
+        return cls(tuple(rows), kept, cut)
+
 
 @frozen
 class Verdict:
@@ -32,14 +53,6 @@ class Verdict:
 
     accepted: int
     token: int
-
-
-def expand(row: SampleRow, drafts: Sequence[int]) -> tuple[SampleRow, ...]:
-    """The rows of `Drafted`, from the one of the first draft's position."""
-    return tuple(
-        evolve(row, position=row.position + i, pending=tuple(drafts[:i]))
-        for i in range(len(drafts) + 1)
-    )
 
 
 def verify(sampler: Sampler, logits: Tensor, drafted: Sequence[Drafted]) -> list[Verdict]:

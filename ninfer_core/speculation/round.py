@@ -1,17 +1,17 @@
-"""A speculative round: drafts are proposed, verified, and their outcome observed."""
+"""A speculative round: drafts are proposed and verified, and the speculator follows the model."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from torch import Tensor
 
-from ninfer_core.api import Speculator
-from ninfer_core.sampling.rows import SampleRow
+from ninfer_core.api import Advance, Draft, DraftRequest, Speculator
 from ninfer_core.sampling.sampler import Sampler
-from ninfer_core.sampling.verify import Drafted, Verdict, expand, verify
+from ninfer_core.sampling.verify import Drafted, Verdict, verify
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -29,50 +29,71 @@ class Speculation:
 
     def __init__(self, speculator: Speculator | None, vocab_size: int) -> None:
         self._speculator, self._vocab_size = speculator, vocab_size
-        self._asked: set[int] = set()
+        self._known: set[int] = set()  # requests that the speculator has heard of
         self._sampler = Sampler()
         self.width = 1 + (speculator.max_drafts if speculator else 0)
 
-    def propose(self, request_id: int, tokens: Sequence[int], room: int) -> list[int]:
-        """Drafts to follow ``tokens``, at most ``room``; none without a speculator."""
-        limit = min(room, self.width - 1)
-        if self._speculator is None or limit < 1:
-            return []
-        self._asked.add(request_id)
-        return self._guard(lambda s: self._check(s.propose(request_id, tokens, limit), limit)) or []
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a speculator, and it has not failed."""
+        return self._speculator is not None
 
-    def verify(
-        self, logits: Tensor, rows: Iterable[SampleRow], drafts: Iterable[list[int]]
-    ) -> list[Verdict]:
-        """Judge the drafts of every row; ``logits`` has ``1 + len(drafts)`` rows for each."""
-        return verify(self._sampler, logits, [
-            Drafted(expand(row, drafted), tuple(drafted))
-            for row, drafted in zip(rows, drafts, strict=True)
-        ])
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Drafted]:
+        """Drafts for each request, none for those with a limit below 1; what a mask forbids is cut
+        off together with what follows it."""
+        asked = [request for request in requests if request.limit > 0]
+        drafts = dict(zip((each.request_id for each in asked), self._ask(asked), strict=True))
+        found = ((each.row, drafts.get(each.request_id, Draft())) for each in requests)
+        return [Drafted.cut(row, draft.token_ids, draft.proposals) for row, draft in found]
 
-    def observe(self, request_id: int, drafted: Sequence[int], accepted: int) -> None:
-        """Tell the speculator how many of its last drafts were committed."""
-        if drafted:
-            self._guard(lambda s: s.observe(request_id, drafted, accepted))
+    def verify(self, logits: Tensor, drafted: Sequence[Drafted]) -> list[Verdict]:
+        """Judge all drafts; ``logits`` has the rows of each in order."""
+        return verify(self._sampler, logits, drafted)
+
+    def advance(self, steps: Sequence[Advance]) -> None:
+        """Tell the speculator what a step of the model has committed."""
+        if steps:
+            self._call([step.request_id for step in steps], lambda s: s.advance(steps))
 
     def release(self, request_id: int) -> None:
-        """Tell the speculator, if it was ever asked, that a request is gone."""
-        if request_id in self._asked:
-            self._asked.remove(request_id)
-            self._guard(lambda s: s.release(request_id))
+        """Tell the speculator, if it has heard of it, that a request is gone."""
+        if request_id in self._known:
+            self._known.remove(request_id)
+            self._call((), lambda s: s.release(request_id))
 
-    def _check(self, drafts: Sequence[int], limit: int) -> list[int]:
-        ids = [int(draft) for draft in drafts]
-        if len(ids) > limit or not all(0 <= draft < self._vocab_size for draft in ids):
-            raise ValueError(f"{ids} are more than {limit} or not all below {self._vocab_size}")
-        return ids
+    def _ask(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
+        def ask(speculator: Speculator) -> list[Draft]:
+            drafts = speculator.propose(requests)
+            return [self._check(*pair) for pair in zip(requests, drafts, strict=True)]
 
-    def _guard(self, call: Callable[[Speculator], T]) -> T | None:
+        ids = [request.request_id for request in requests]
+        drafts = self._call(ids, ask) if requests else None
+        return drafts or [Draft()] * len(requests)
+
+    def _check(self, request: DraftRequest, draft: Draft) -> Draft:
+        ids = tuple(int(token) for token in draft.token_ids)
+        if len(ids) > request.limit or not all(0 <= token < self._vocab_size for token in ids):
+            why = f"{ids} are more than {request.limit} or not all below {self._vocab_size}"
+            raise ValueError(why)
+        shape = len(ids), self._vocab_size
+        if draft.proposals is not None and draft.proposals.shape != shape:
+            raise ValueError(f"the proposals are {list(draft.proposals.shape)}, not {list(shape)}")
+        return Draft(ids, draft.proposals)
+
+    def _call(self, request_ids: Sequence[int], call: Callable[[Speculator], T]) -> T | None:
         if self._speculator is None:
             return None
+        self._known.update(request_ids)
         try:
             return call(self._speculator)
         except Exception:
             _log.warning("the speculator failed and is switched off", exc_info=True)
-            self._speculator = None
+            self._switch_off(self._speculator)
             return None
+
+    def _switch_off(self, speculator: Speculator) -> None:
+        self._speculator = None
+        for request_id in self._known:
+            with suppress(Exception):  # it is broken, and said to be: what it still frees is free
+                speculator.release(request_id)
+        self._known.clear()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections import Counter
+from itertools import product
 from unittest import SkipTest
 
 from ninfer_conformance.subject import Subject
 from ninfer_conformance.tolerances import require
-from ninfer_core.api import Frontend, PreparedPrompt
+from ninfer_core.api import Frontend, PreparedPrompt, ToolCall
 from ninfer_core.text.detokenizer import IncrementalDetokenizer
 
 _TEXTS = (
@@ -18,7 +20,14 @@ _TEXTS = (
 _ANSWERS = (
     "no markup at all", "<think>why\n</think>\n\nbecause", "<think>never closed < th", "\n <thin",
     '<tool_call>\n{"name": "f"}\n</tool_call>', "<think></think><think>twice</think>", "a </think>",
+    "so:\n<tool_call>\n<function=f>\n<parameter=a>\n</b>\n</parameter>\n</function>\n</tool_call>\n",
+    "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call><tool_call>f</tool_call>",
+    '<tool_call>\n{"name": "f", "arguments": {"a": "1"}}\n</tool_call>',
+    "<function=f>\n<parameter=a>",
 )
+_TOOLS = ({"type": "function", "function": {
+    "name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}},
+}},)
 
 
 def text_round_trips(subject: Subject) -> None:
@@ -34,14 +43,29 @@ def text_round_trips(subject: Subject) -> None:
 
 
 def parsers_ignore_cuts(subject: Subject) -> None:
-    """An answer gives the same channels however it is cut."""
+    """An answer gives the same channels and calls however it is cut."""
     frontend = subject.frontend
-    for prompt in (PreparedPrompt((0,), "", reasoning_open=is_open) for is_open in (False, True)):
+    for is_open, tools in product((False, True), ((), _TOOLS)):
+        prompt = PreparedPrompt((0,), "", reasoning_open=is_open, tools=tools)
         for answer in _ANSWERS:
-            whole = _channels(frontend, prompt, answer, len(answer))
+            whole = _parsed(frontend, prompt, answer, len(answer))
             for width in (1, 2, 3, 7):
-                cut = _channels(frontend, prompt, answer, width)
+                cut = _parsed(frontend, prompt, answer, width)
                 require(cut == whole, f"{answer!r} gives {whole}, cut by {width} it gives {cut}")
+
+
+def calls_are_whole(subject: Subject) -> None:
+    """Calls are of declared tools, with a JSON object as arguments, and numbered."""
+    for is_open in (False, True):
+        prompt = PreparedPrompt((0,), "", reasoning_open=is_open, tools=_TOOLS)
+        for answer in _ANSWERS:
+            _, calls = _parsed(subject.frontend, prompt, answer, len(answer))
+            for index, call in enumerate(calls):
+                arguments = json.loads(call.arguments)
+                require(
+                    (call.index, call.name, type(arguments)) == (index, "f", dict),
+                    f"call {index} of {answer!r} is {call}",
+                )
 
 
 def content_spells_no_control_tokens(subject: Subject) -> None:
@@ -89,14 +113,18 @@ def vocabulary_is_bounded(subject: Subject) -> None:
     require(ends and all(0 <= end < size for end in ends), f"end tokens {set(ends)} of {size} ids")
 
 
-def _channels(
+def _parsed(
     frontend: Frontend, prompt: PreparedPrompt, answer: str, width: int
-) -> dict[str, str]:
-    parser, channels = frontend.parser(prompt), dict[str, str]()
+) -> tuple[dict[str, str], list[ToolCall]]:
+    """Text by channel, and calls."""
+    parser, channels, calls = frontend.parser(prompt), dict[str, str](), list[ToolCall]()
     cuts = (answer[start : start + width] for start in range(0, len(answer), width))
     for part in (*(part for cut in cuts for part in parser.feed(cut)), *parser.finish()):
-        channels[part.channel] = channels.get(part.channel, "") + part.text
-    return channels
+        if isinstance(part, ToolCall):
+            calls.append(part)
+        else:
+            channels[part.channel] = channels.get(part.channel, "") + part.text
+    return channels, calls
 
 
 def _prompt(frontend: Frontend, *turns: str) -> PreparedPrompt:
@@ -105,6 +133,6 @@ def _prompt(frontend: Frontend, *turns: str) -> PreparedPrompt:
 
 
 CHECKS = (
-    text_round_trips, parsers_ignore_cuts, content_spells_no_control_tokens, prompts_are_stable,
-    turns_extend_their_prompt, vocabulary_is_bounded,
+    text_round_trips, parsers_ignore_cuts, calls_are_whole, content_spells_no_control_tokens,
+    prompts_are_stable, turns_extend_their_prompt, vocabulary_is_bounded,
 )

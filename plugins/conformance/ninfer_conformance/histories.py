@@ -9,7 +9,7 @@ import torch
 
 from ninfer_conformance.lab import MAX_DRAFTS, Lab, Move, Track
 from ninfer_conformance.tolerances import require_close
-from ninfer_core.state.store import Snapshot
+from ninfer_core.state.memory import Snapshot
 from ninfer_core.state.views import PagedPlanes
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import SkipTest
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from torch import Tensor
 
 from ninfer_conformance.subject import Subject
@@ -19,14 +19,14 @@ from ninfer_conformance.tiny import random_values, stored
 from ninfer_conformance.tolerances import require_close
 from ninfer_core.api import KernelSpec, UnsupportedError
 from ninfer_core.artifact.store import WeightStore
-from ninfer_core.engine.batch import BatchBuilder, Row
 from ninfer_core.engine.build import build_model
 from ninfer_core.ops.binder import Binder
 from ninfer_core.plugin_host import Registered, choose_profile, kernels_of
+from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.store import SequenceState, StateStore
 
-MAX_CONTEXT, MAX_ROWS, MAX_DRAFTS = 256, 8, 3
-_MAX_TOKENS, _NUM_PAGES = 512, 64
+MAX_CONTEXT, MAX_ROWS, MAX_DRAFTS, MAX_TOKENS = 256, 8, 3, 512
+_NUM_PAGES = 64
 _MACHINE: Any = SimpleNamespace(device="cpu", compute_dtype="float32")
 Kernels = Mapping[str, Registered[KernelSpec]]
 
@@ -53,6 +53,11 @@ class Move:
     right: int
     drafts: int | None = None
 
+    @property
+    def num_inputs(self) -> int:
+        """Tokens of the step, drafts included."""
+        return self.right if self.drafts is None else 1 + self.drafts
+
 
 class Lab:
     """A built tiny model and its state."""
@@ -68,15 +73,16 @@ class Lab:
             max_sequences=MAX_ROWS + 1, max_context=MAX_CONTEXT, max_verify_rows=1 + MAX_DRAFTS,
         )
         self.binder = Binder(kernels, device="cpu")
-        self.model = build_model(
+        self.model: Any = build_model(
             pack, config, weights=weights, binder=self.binder, store=self.store, profile=_MACHINE,
-            max_tokens=_MAX_TOKENS, max_logits=_MAX_TOKENS, max_context=MAX_CONTEXT,
+            max_tokens=MAX_TOKENS, max_logits=MAX_TOKENS, max_context=MAX_CONTEXT,
         )
         self._batches = BatchBuilder(
-            max_rows=MAX_ROWS, max_tokens=_MAX_TOKENS, max_logits=_MAX_TOKENS,
+            max_rows=MAX_ROWS, max_tokens=MAX_TOKENS, max_logits=MAX_TOKENS,
             max_pages=MAX_CONTEXT // 64,
         )
         self._fresh: dict[tuple[int, ...], Tensor] = {}
+        self._fresh_predictions: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def tolerance(self) -> str:
@@ -112,18 +118,52 @@ class Lab:
         """Logits ``[len(tokens), V]`` of a new sequence that gets all tokens in one step."""
         if (key := tuple(tokens)) not in self._fresh:
             track = Track(tokens, self.store.open())
-            [self._fresh[key]] = self._forward([Move(track, len(tokens))])
+            logits, hidden = self._forward([move := Move(track, len(tokens))])
+            self._fresh[key] = logits
+            if hidden is not None:
+                track.frontier = len(tokens) - 1
+                whole = evolve(move, right=track.frontier)
+                self._fresh_predictions[key] = self._predict([whole], hidden)
             self.store.close(track.state)
         return self._fresh[key]
 
-    def step(self, *moves: Move, what: str) -> None:
-        """Run one step; the logits of all right tokens must be those of fresh runs."""
-        for move, logits in zip(moves, self._forward(moves), strict=True):
+    def step(self, *moves: Move, what: str) -> Tensor | None:
+        """Run one step; the logits of all right tokens must be those of fresh runs.
+
+        :return: hidden states of all the step's tokens, if the model has a predictor.
+        """
+        logits, hidden = self._forward(moves)
+        sizes = [move.num_inputs for move in moves]
+        for move, found in zip(moves, logits.split(sizes), strict=True):
             track, end = move.track, move.track.frontier + move.right
             expected = self.fresh(track.tokens)[track.frontier : end]
             where = f"{what}: logits of tokens {track.frontier}:{end} of {len(track.tokens)}"
-            require_close(logits[: move.right], expected, where, self.tolerance)
-            track.frontier, track.state.replay = end, 0 if move.drafts is None else move.right
+            require_close(found[: move.right], expected, where, self.tolerance)
+            track.frontier = track.state.num_tokens = end
+            track.state.replay = 0 if move.drafts is None else move.right
+        return hidden
+
+    def predict(self, *moves: Move, hidden: Tensor, what: str) -> None:
+        """Run the predictor over what a step has committed, on its hidden states; the logits must
+        be those of fresh runs. A token must follow."""
+        logits = self._predict(moves, hidden)
+        for move, found in zip(moves, logits.split([m.right for m in moves]), strict=True):
+            self.fresh(move.track.tokens)
+            begin, end = move.track.frontier - move.right, move.track.frontier
+            expected = self._fresh_predictions[tuple(move.track.tokens)][begin:end]
+            where = f"{what}: predictions after tokens {begin}:{end} of {len(move.track.tokens)}"
+            require_close(found, expected, where, self.tolerance)
+
+    @torch.inference_mode()
+    def predict_wrongly(self, *tracks: Track, steps: int) -> None:
+        """Let the predictor read tokens that do not follow, on whatever hidden states there are."""
+        for step in range(steps):
+            hidden, rows = self.model.hidden(len(tracks)).clone(), []
+            for track in tracks:
+                begin = track.frontier + step
+                self.store.grow(track.state, begin + 1)
+                rows.append(Row(track.id, track.state, begin, self.tokens(1, begin), 1))
+            self.model.predictor.forward(self._batches.fill(rows), hidden)
 
     def run(self, track: Track, width: int, end: int, what: str) -> None:
         """Steps of ``width`` certain tokens, up to ``end``."""
@@ -131,18 +171,35 @@ class Lab:
             self.step(Move(track, min(width, end - track.frontier)), what=what)
 
     @torch.inference_mode()
-    def _forward(self, moves: Iterable[Move]) -> tuple[Tensor, ...]:
-        rows: list[Any] = []
+    def _forward(self, moves: Iterable[Move]) -> tuple[Tensor, Tensor | None]:
+        """Logits of all inputs, and their hidden states if the model has a predictor."""
+        rows = []
         for move in moves:
-            inputs = self._inputs(move)
-            self.store.grow(move.track.state, move.track.frontier + len(inputs))
-            rows.append(Row(move.track, inputs, len(inputs), move.drafts is None))  # type: ignore[arg-type]
-        logits = self.model.forward(self._batches.fill(rows)).clone()
-        return logits.split([row.num_logits for row in rows])
+            inputs, track = self._inputs(move), move.track
+            self.store.grow(track.state, track.frontier + len(inputs))
+            rows.append(Row(
+                track.id, track.state, track.frontier, inputs, len(inputs), move.drafts is None
+            ))
+        logits = self.model.forward(batch := self._batches.fill(rows)).clone()
+        has_predictor = getattr(self.model, "predictor", None) is not None
+        return logits, self.model.hidden(batch.num_tokens).clone() if has_predictor else None
+
+    @torch.inference_mode()
+    def _predict(self, moves: Iterable[Move], hidden: Tensor) -> Tensor:
+        """Logits after the committed tokens of a step, of which ``hidden`` has all."""
+        rows, taken, first = [], list[int](), 0
+        for move in moves:
+            track, begin = move.track, move.track.frontier - move.right
+            following = track.tokens[begin + 1 : track.frontier + 1]
+            rows.append(Row(track.id, track.state, begin, following, move.right))
+            taken += range(first, first + move.right)
+            first += move.num_inputs
+        logits, _ = self.model.predictor.forward(self._batches.fill(rows), hidden[taken])
+        return logits.clone()
 
     def _inputs(self, move: Move) -> list[int]:
         begin, end = move.track.frontier, move.track.frontier + move.right
-        num_wrong = 0 if move.drafts is None else 1 + move.drafts - move.right
+        num_wrong = move.num_inputs - move.right
         following = (move.track.tokens[end:] + self.tokens(num_wrong))[:num_wrong]
         return move.track.tokens[begin:end] + [(t + 1) % self.vocab_size for t in following]
 

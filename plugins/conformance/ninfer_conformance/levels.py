@@ -11,7 +11,15 @@ from unittest import SkipTest
 import torch
 from attrs import frozen
 
-from ninfer_conformance import claims, frontend, histories, packaging, serving, weights
+from ninfer_conformance import (
+    claims,
+    frontend,
+    histories,
+    packaging,
+    predicting,
+    serving,
+    weights,
+)
 from ninfer_conformance.lab import lab
 from ninfer_conformance.subject import Subject, find_subject
 from ninfer_core.plugin_host import PluginReport
@@ -69,7 +77,8 @@ def _on_lab(function: Any, variant: str) -> Check:
     return Check("L3", name, lambda subject: function(lab(subject, variant)))
 
 
-_L0, _LAB_CHECKS = _level("L0", packaging.CHECKS), (*histories.CHECKS, *serving.CHECKS)
+_L0 = _level("L0", packaging.CHECKS)
+_LAB_CHECKS = (*histories.CHECKS, *serving.CHECKS, *predicting.CHECKS)
 CHECKS: Mapping[str, list[Check]] = {
     "plugins": _L0,
     "profiles": [*_L0, *_level("L1", claims.PROFILE_CHECKS)],

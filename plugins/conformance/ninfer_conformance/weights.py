@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from unittest import SkipTest
+
+from attrs import evolve
 
 from ninfer_conformance.lab import Lab, reference_kernels
 from ninfer_conformance.subject import Subject
@@ -24,6 +27,10 @@ class _Recorder:
     def weight(self, *names: str) -> Any:
         self.calls.append(names)
         return self.weights.weight(*names)
+
+    def weight_runs(self, *names: str) -> Any:
+        self.calls.append(names)
+        return self.weights.weight_runs(*names)
 
     def tensor(self, name: str) -> Any:
         return self.weight(name).dense()
@@ -75,6 +82,22 @@ def missing_parameters_are_named(subject: Subject) -> None:
             require(False, f"{name} is missing, and yet the model is built")
 
 
+def components_can_be_left_out(subject: Subject) -> None:
+    """Without the components beside its text, the model has the parameters and states of its text
+    alone, and computes the same."""
+    text = {name: each for name, each in subject.model.components.items() if name == "text"}
+    if text.keys() == subject.model.components.keys():
+        raise SkipTest("there is only the text")
+    bare = evolve(subject, model=evolve(subject.model, components=text))
+    pack, kept, whole = subject.implementation, bare.config, subject.config
+    for what in (pack.parameters, pack.states):
+        names = {each.name for each in what(kept)}
+        require(names < {each.name for each in what(whole)}, f"the text alone has {names}")
+    less, more = (_lab(each, random_values(each)) for each in (bare, subject))
+    tokens = more.tokens(70)
+    require_close(less.fresh(tokens), more.fresh(tokens), "logits of the text alone")
+
+
 def _lab(subject: Subject, values: Values, format: str = "fp32") -> Lab:
     return Lab(subject, reference_kernels(subject), stored(subject, values, format))
 
@@ -87,5 +110,5 @@ def _calls(subject: Subject) -> list[tuple[str, ...]]:
 
 CHECKS = (
     parameters_are_used_once, stored_weights_come_back, packed_weights_compute,
-    missing_parameters_are_named,
+    missing_parameters_are_named, components_can_be_left_out,
 )

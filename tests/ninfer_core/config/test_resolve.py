@@ -19,14 +19,18 @@ PAGE_BYTES = 2 * 64 * 2 * 16 * 4  # layers x tokens x (key, value) x dim x fp32
 
 
 class Pack:
+    """Has one more parameter for each component beside the text."""
+
     def configure(self, model):
-        return model.config
+        return model.components
 
     def parameters(self, config):
         return (
             api.ParameterSpec("text/table", (VOCAB, HIDDEN), "table"),
             api.ParameterSpec("text/head", (VOCAB, HIDDEN), tied_to="text/table"),
             api.ParameterSpec("text/up", (2 * HIDDEN, HIDDEN)),
+            *(api.ParameterSpec(f"{name}/up", (2 * HIDDEN, HIDDEN))
+              for name in config if name != "text"),
         )
 
     def states(self, config):
@@ -72,24 +76,34 @@ def report(parts):
             "profiles": (
                 api.HardwareProfileSpec("box", "mini_parts:detect", "mini_parts:Profile"),),
             "kernels": (kernel,),
-            "speculators": (api.SpeculatorSpec("toy", "mini_parts:Speculator"),),
+            "speculators": (
+                api.SpeculatorSpec("toy", "mini_parts:Speculator", max_drafts=6),
+                api.SpeculatorSpec("short", "mini_parts:Speculator", max_drafts=2),
+                api.SpeculatorSpec("inner", "mini_parts:Speculator", component="extra"),
+                api.SpeculatorSpec("absent", "mini_parts:Speculator", component="gone"),
+            ),
         },
     )
     return PluginReport((core.records[0], mini))
 
 
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "mini.ninfer"
-    config = {"architectures": ["Mini"]}
-    with ArtifactWriter(path, components={"text": {"config": config}}) as writer:
+def write(path, text=(), **components):
+    """The mini model, with ``text`` in its text component and other components beside it."""
+    components["text"] = {"config": {"architectures": ["Mini"]}, **dict(text)}
+    with ArtifactWriter(path, components=components) as writer:
         for name, shape in (("table", (VOCAB, HIDDEN)), ("up", (2 * HIDDEN, HIDDEN))):
             image = torch.zeros(shape).view(torch.uint8).flatten()
             writer.add_tensor(name, shape, "fp32", "contiguous_le_v1", image)
         writer.bind("text/table", "table")
         writer.bind("text/head", "table")
-        writer.bind("text/up", "up")
+        for name in ("proposal", *components):
+            writer.bind(f"{name}/up", "up")
     return str(path)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "mini.ninfer")
 
 
 def line(plan, name):
@@ -194,6 +208,62 @@ def test_a_speculator_widens_the_decode_step(report, path):
     assert plan.speculator.name == "toy"
     assert plan.max_verify_rows == 4
     assert plan.max_tokens == 512
+
+
+@pytest.mark.parametrize(("spec", "asked", "drafts", "why"), [
+    ("toy", None, 3, "default"), ("toy", 6, 6, "asked for"), ("short", None, 2, "default"),
+    (None, None, None, None),
+])
+def test_drafts_have_a_default_and_a_reason(report, path, spec, asked, drafts, why):
+    plan = resolve(LaunchConfig(model=path, spec=spec, draft_tokens=asked), report)
+    assert (plan.config.draft_tokens, plan.max_verify_rows) == (drafts, 1 + (drafts or 0))
+    reasons = {option: reason for option, *reason in plan.reasons}
+    assert reasons.get("draft_tokens") == ([str(drafts), why] if spec else None)
+    assert reasons.get("spec") == ([spec, "asked for"] if spec else None)
+
+
+def test_more_drafts_than_the_speculator_takes_are_refused(report, path):
+    with pytest.raises(api.ConfigError, match="7 are asked for, and --spec toy takes 1 to 6"):
+        resolve(LaunchConfig(model=path, spec="toy", draft_tokens=7), report)
+
+
+def test_mtp_takes_five_drafts_at_most(report, tmp_path):
+    path = write(tmp_path / "mtp.ninfer", mtp={"config": {}})
+    assert resolve(LaunchConfig(model=path, spec="mtp", draft_tokens=5), report).max_tokens == 512
+    with pytest.raises(api.ConfigError, match="6 are asked for, and --spec mtp takes 1 to 5"):
+        resolve(LaunchConfig(model=path, spec="mtp", draft_tokens=6), report)
+
+
+@pytest.mark.parametrize(("options", "used"), [
+    ({}, {"text"}), ({"spec": "toy"}, {"text"}), ({"spec": "inner"}, {"text", "extra"}),
+    ({"spec": "inner", "lm_head_draft": True}, {"text", "extra", "proposal"}),
+])
+def test_only_components_in_use_are_shown_to_the_pack(report, tmp_path, options, used):
+    proposal = {"domain": "indexed", "rows": 8}
+    path = write(
+        tmp_path / "whole.ninfer", {"proposal": proposal}, extra={"config": {"depth": 1}},
+        vision={"config": {}})
+    plan = resolve(LaunchConfig(model=path, **options), report)
+    assert plan.model_config.keys() == used
+    assert plan.model_config.get("extra", {"depth": 1}) == {"depth": 1}
+    assert plan.model_config.get("proposal", proposal) == proposal
+    names = {each.name.partition("/")[0] for each in plan.parameters}
+    assert names == used
+
+
+def test_a_missing_component_is_named_with_who_needs_it(report, path):
+    with pytest.raises(api.ArtifactError, match=r"'gone'.*--spec absent needs it; there are text"):
+        resolve(LaunchConfig(model=path, spec="absent"), report)
+
+
+@pytest.mark.parametrize(("spec", "error", "why"), [
+    ("toy", api.ConfigError, "--spec toy does not draft with a head"),
+    ("inner", api.ArtifactError, "no draft head"),
+])
+def test_a_draft_head_must_be_there_and_of_use(report, tmp_path, spec, error, why):
+    path = write(tmp_path / "headless.ninfer", extra={"config": {}})
+    with pytest.raises(error, match=why):
+        resolve(LaunchConfig(model=path, spec=spec, lm_head_draft=True), report)
 
 
 def test_a_missing_parameter_is_named(report, path, monkeypatch):

@@ -3,9 +3,12 @@
 `HashModel` keeps a sequence's history twice: token by token in a paged plane, and as a running hash
 in a state slot with a record of uncertain rows. Its logits are a function of both, read back from
 memory, so that a wrong page, slot, position, replay or rollback changes what comes out.
+
+Its predictor is as good as the model on what it is given, and says so when that cannot be: it keeps
+the tokens it has read in a paged plane of its own, and compares them with the hidden states.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +18,16 @@ import torch
 from attrs import evolve
 
 from ninfer_core.api import (
+    Advance,
+    Draft,
+    DraftRequest,
     KVCodecSpec,
     PagedStateSpec,
     PreparedPrompt,
+    ReasoningTokens,
     SamplingParams,
     SlotStateSpec,
+    SpeculatorContext,
     StatePlane,
 )
 from ninfer_core.engine.engine import Engine
@@ -34,6 +42,7 @@ VOCAB, EOS, PRIME = 48, 0, 8191
 STATES = (
     PagedStateSpec("trail", 1, (StatePlane("token", (1,)),), dtype="int64"),
     SlotStateSpec("chain", 1, (1,), (1,), dtype="int64"),
+    PagedStateSpec("guesses", 1, (StatePlane("token", (1,)),), dtype="int64"),
 )
 POWERS = np.array([pow(7, i, PRIME) for i in range(4096)])
 TABLE = torch.randn((PRIME, VOCAB), generator=torch.Generator().manual_seed(5))
@@ -45,9 +54,14 @@ def chain(state: int, token: int) -> int:
     return (state * 31 + token + 1) % PRIME
 
 
-def logits_of(state: int, history: np.ndarray) -> torch.Tensor:
-    """fp32 ``[VOCAB]`` from the running hash and the tokens read back from pages."""
-    return TABLE[(state ^ int((history * POWERS[: len(history)]).sum())) % PRIME]
+def digest(history: np.ndarray, first: int = 0) -> int:
+    """Of tokens at positions from ``first`` on, as read back from pages."""
+    return int((history * POWERS[first : first + len(history)]).sum())
+
+
+def logits_of(state: int, trail: int) -> torch.Tensor:
+    """fp32 ``[VOCAB]`` from the running hash and the digest of all tokens."""
+    return TABLE[(state ^ trail) % PRIME]
 
 
 class HashModel:
@@ -60,16 +74,23 @@ class HashModel:
         self.before: Callable[[Any], None] = lambda batch: None
         self.after: Callable[[Any, torch.Tensor], None] = lambda batch, logits: None
         self.steps: list[tuple[int, int]] = []
+        self.predictor = HashPredictor(store)
+        self._hidden = torch.zeros(1024, 2, dtype=torch.float64)
 
     def forward(self, batch: Any) -> torch.Tensor:
         self.steps.append((batch.num_rows, batch.num_tokens))
         self.before(batch)
         rows = [row for index in range(batch.num_rows) for row in self._row(batch, index)]
-        logits = torch.stack(rows)[batch.logit_rows[: batch.num_logits]]
+        logits = torch.stack([logits_of(*rows[i]) for i in batch.logit_rows[: batch.num_logits]])
+        self._hidden.fill_(-1)[: len(rows)] = torch.tensor(rows)
         self.after(batch, logits)
         return logits
 
-    def _row(self, batch: Any, index: int) -> list[torch.Tensor]:
+    def hidden(self, num_tokens: int) -> torch.Tensor:
+        """Running hash and digest ``[num_tokens, 2]``, exact."""
+        return self._hidden[:num_tokens]
+
+    def _row(self, batch: Any, index: int) -> list[tuple[int, int]]:
         slot, table = int(batch.slots[index]), batch.page_table[index].numpy()
         assert slot > 0
         for row in range(int(batch.replay[index])):
@@ -86,11 +107,55 @@ class HashModel:
             state = chain(state, token)
             if not batch.certain[index]:
                 self.record[slot, row, 0] = token
-            history = self.trail[table[: position // 64 + 1]].reshape(-1)[: position + 1]
-            rows.append(logits_of(state, history))
+            rows.append((state, digest(read(self.trail, table, position))))
         if batch.certain[index]:
             self.committed[slot, 0] = state
         return rows
+
+
+def read(plane: np.ndarray, table: np.ndarray, position: int) -> np.ndarray:
+    """What a paged plane has of a sequence, up to a position."""
+    return plane[table[: position // 64 + 1]].reshape(-1)[: position + 1]
+
+
+class HashPredictor:
+    """See the module; ``errs`` says at which positions it predicts a neighbour of the right token.
+
+    :ivar faults: positions at which hidden state and own state contradict each other.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        self.token_ids: torch.Tensor | None = None
+        self.plane = store.view("guesses", 0).planes["token"]["values"].numpy()
+        self.errs: Callable[[int], bool] = lambda position: False
+        self.before: Callable[[Any], None] = lambda batch: None
+        self.faults: list[int] = []
+        self._logits, self._own = torch.zeros(64, VOCAB), torch.zeros(64, 2, dtype=torch.float64)
+
+    def forward(self, batch: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.before(batch)
+        assert len(hidden) == batch.num_tokens
+        rows = [self._read(batch, place, *map(int, hidden[place]))
+                for place in range(batch.num_tokens)]
+        count = batch.num_logits
+        for into, place in enumerate(batch.logit_rows[:count].tolist()):
+            wrong = int(self.errs(int(batch.positions[place]) + 2))
+            self._logits[into] = logits_of(*rows[place]).roll(wrong)
+            self._own[into] = torch.tensor(rows[place])
+        ids = slice(None) if self.token_ids is None else self.token_ids.clamp(max=VOCAB - 1)
+        return self._logits[:count, ids], self._own[:count]
+
+    def _read(self, batch: Any, place: int, state: int, trail: int) -> tuple[int, int]:
+        token, position = int(batch.token_ids[place]), int(batch.positions[place])
+        table = batch.page_table[int(batch.token_row[place])].numpy()
+        page = table[position // 64]
+        assert page > 0
+        self.plane[page, position % 64, 0] = token
+        state, trail = chain(state, token), trail + token * int(POWERS[position + 1])
+        first = trail - digest(read(self.plane, table, position), 1)  # the first token itself
+        if not 0 <= first < VOCAB:
+            self.faults.append(position)
+        return state, trail
 
 
 def expected_tokens(request: GenerationRequest, count: int) -> list[int]:
@@ -100,7 +165,7 @@ def expected_tokens(request: GenerationRequest, count: int) -> list[int]:
     for token in tokens:
         state = chain(state, token)
     for _ in range(count):
-        logits = logits_of(state, np.array(tokens)).unsqueeze(0)
+        logits = logits_of(state, digest(np.array(tokens))).unsqueeze(0)
         row = SampleRow(params, len(tokens), history=history)
         token = int(Sampler().sample(logits, [row]))
         tokens.append(token)
@@ -123,8 +188,10 @@ class LetterTokenizer:
 
 class LetterFrontend:
     tokenizer = LetterTokenizer()
+    """The letter A opens reasoning, B closes it, CBD is what ends it by force."""
+
     eos_token_ids = frozenset({EOS})
-    sampling_defaults = SamplingParams()
+    reasoning_tokens = ReasoningTokens(opening=1, closing=2, forced=(3, 2, 4))
 
     def parser(self, prompt: PreparedPrompt) -> PlainParser:
         return PlainParser()
@@ -141,45 +208,75 @@ class Oracle:
     ) -> None:
         self.max_drafts, self.params = max_drafts, params or SamplingParams()
         self.wrong, self.shorter, self.calls, self.drafts = wrong, shorter, 0, 0
-        self.known: set[int] = set()
+        self.known: dict[int, int] = {}  # request -> tokens whose state is committed
         self.outcomes: list[tuple[int, int]] = []
 
-    def propose(self, request_id: int, tokens: Sequence[int], limit: int) -> list[int]:
-        assert 0 < limit <= self.max_drafts
-        self.known.add(request_id)
-        number = max(limit - self.shorter[self.calls % len(self.shorter)], 0)
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return [Draft(tuple(self._draft(request))) for request in requests]
+
+    def _draft(self, request: DraftRequest) -> list[int]:
+        assert 0 < request.limit <= self.max_drafts
+        assert self.known[request.request_id] == len(request.tokens) - 1
+        number = max(request.limit - self.shorter[self.calls % len(self.shorter)], 0)
         self.calls += 1
-        prompt = PreparedPrompt(tuple(tokens), "")
+        prompt = PreparedPrompt(tuple(request.tokens), "")
         drafts = expected_tokens(GenerationRequest(prompt, self.params, 1), number)
         for i in range(number):
             drafts[i] = (drafts[i] + self.wrong[self.drafts % len(self.wrong)]) % VOCAB
             self.drafts += 1
         return drafts
 
-    def observe(self, request_id: int, drafted: Sequence[int], accepted: int) -> None:
-        assert request_id in self.known
-        self.outcomes.append((len(drafted), accepted))
+    def advance(self, steps: Sequence[Advance]) -> None:
+        for step in steps:
+            assert self.known.get(step.request_id, 0) == step.begin < step.end < len(step.tokens)
+            assert not step.decoding or step.end == len(step.tokens) - 1
+            self.known[step.request_id] = step.end
+            if step.drafted:
+                assert step.end - step.begin == 1 + step.accepted
+                self.outcomes.append((step.drafted, step.accepted))
 
     def release(self, request_id: int) -> None:
-        self.known.remove(request_id)
+        del self.known[request_id]
 
 
 def build(
     *, max_sequences: int = 8, max_context: int = 512, num_pages: int = 64, chunk: int = 64,
-    max_queue: int = 64, speculator: Any = None, frontend: Any = None, **options: Any,
+    max_queue: int = 64, speculator: Any = None, frontend: Any = None, drafts: int = 3,
+    **options: Any,
 ) -> SimpleNamespace:
-    """An engine over a fresh `HashModel`, with its parts."""
+    """An engine over a fresh `HashModel`, with its parts; a speculator may be a class of the core,
+    which is made for up to ``drafts`` drafts."""
+    made = not isinstance(speculator, type)
     store = StateStore(
         STATES, KVCodecSpec("fp32", "ninfer_core.state.codecs:Fp32Codec"), num_pages=num_pages,
         max_sequences=max_sequences, max_context=max_context,
-        max_verify_rows=1 + (speculator.max_drafts if speculator else 0),
+        max_verify_rows=1 + (speculator.max_drafts if made and speculator else drafts),
     )
     limits = Limits(max_context, max_sequences, max_queue, chunk)
     model = HashModel(store)
+    if not made:
+        speculator = speculator(SpeculatorContext(
+            draft_tokens=drafts, vocab_size=VOCAB, model=model, max_sequences=max_sequences,
+            max_tokens=max(chunk, max_sequences * (1 + drafts)), max_context=max_context,
+            device="cpu",
+        ))
     engine = Engine(
         model, frontend or LetterFrontend(), store, limits, speculator=speculator, **options
     )
-    return SimpleNamespace(engine=engine, model=model, store=store, limits=limits)
+    return SimpleNamespace(
+        engine=engine, model=model, store=store, limits=limits, speculator=speculator
+    )
+
+
+def serve(parts: SimpleNamespace, *requests: GenerationRequest) -> list[list[Any]]:
+    """Submit, run to the end, audit; the events of each request."""
+    events: list[list[Any]] = [[] for _ in requests]
+    for request, sink in zip(requests, events, strict=True):
+        parts.engine.submit(request, sink.append)
+    parts.engine.run_until_idle()
+    parts.engine.audit()
+    assert parts.model.predictor.faults == []
+    return events
 
 
 def ask(
@@ -195,10 +292,23 @@ def text_of(tokens: Sequence[int]) -> str:
     return b"".join(LetterTokenizer().token_bytes(token) for token in tokens).decode()
 
 
+@pytest.fixture
+def prefer() -> Iterator[Callable[..., None]]:
+    """``(*tokens)``: from now on model and predictor like these best, in this order."""
+    before = TABLE.clone()
+
+    def prefer(*tokens: int) -> None:
+        for rank, token in enumerate(reversed(tokens), 1):
+            TABLE[:, token] = 100.0 * rank
+
+    yield prefer
+    TABLE.copy_(before)
+
+
 @pytest.fixture(scope="session")
 def kit() -> SimpleNamespace:
     """Everything above, for test modules."""
     return SimpleNamespace(
-        build=build, ask=ask, expected=expected_tokens, text=text_of, Oracle=Oracle,
+        build=build, serve=serve, ask=ask, expected=expected_tokens, text=text_of, Oracle=Oracle,
         EOS=EOS, VOCAB=VOCAB, LetterFrontend=LetterFrontend, HashModel=HashModel, STATES=STATES,
     )

@@ -34,6 +34,9 @@ class Weights:
         info = WeightInfo((8 * len(names), 4), BF16, "contiguous_le_v1")
         return Weight(info, {}, None, None)
 
+    def weight_runs(self, *names):
+        return (self.weight(*names),)
+
     def tensor(self, name):
         return torch.arange(4.0)
 
@@ -90,5 +93,5 @@ def test_buffers_of_one_name_share_memory(context):
 
 def test_a_buffer_has_one_width(context):
     context.buffer("x", 16)
-    with pytest.raises(PluginError, match="16 and 32"):
+    with pytest.raises(PluginError, match=r"bfloat16 x 16 and .*bfloat16 x 32"):
         context.buffer("x", 32)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ninfer_core.api import OutputPart
+from ninfer_core.api import OutputPart, ToolCall
 from ninfer_core.engine import commit
 from ninfer_core.engine.output import TextOutput
 from ninfer_core.engine.request import TextDelta
@@ -67,3 +67,59 @@ def test_publish_sends_one_delta_for_each_run_of_a_channel(kit):
     parts = [OutputPart("reasoning", "a"), OutputPart("reasoning", "b"), OutputPart("content", "c")]
     commit.publish(make(kit, sink=sent.append), parts)
     assert sent == [TextDelta("reasoning", "ab"), TextDelta("content", "c")]
+
+
+CALLS = [ToolCall(0, "ping", "{}"), ToolCall(1, "ping", '{"a": 1}')]
+
+
+def test_publish_sends_each_tool_call_in_its_place(kit):
+    sent = []
+    a, b, c = (OutputPart("content", text) for text in "abc")
+    parts = [a, b, *CALLS, c]
+    commit.publish(make(kit, sink=sent.append), parts)
+    assert sent == [TextDelta("content", "ab"), *CALLS, TextDelta("content", "c")]
+
+
+class Calling(PlainParser):
+    """Takes the letter C for a call."""
+
+    def feed(self, text):
+        return [CALLS[0]] if text == "C" else super().feed(text)
+
+
+@pytest.mark.parametrize(("stop", "candidates", "expected"), [
+    ((), [A, C, B], ["A", CALLS[0], "B"]),
+    (("AB",), [A, C, B], ["A", CALLS[0], "B"]),  # a call comes between, and what was held before it
+    (("AB",), [A, B, C], []),  # nothing follows a stop string
+    (("BD",), [C, B], [CALLS[0], "B"]),
+])
+def test_calls_pass_the_search_for_stop_strings(kit, stop, candidates, expected):
+    sequence = make(kit, stop=stop, parser=Calling(), max_tokens=len(candidates))
+    found = commit.preview(sequence, candidates).parts
+    assert [part if isinstance(part, ToolCall) else part.text for part in found] == expected
+
+
+def test_accept_tells_history_and_constraint(kit):
+    class Heard(list):
+        def append(self, token):
+            super().append(("history", token))
+
+        def commit(self, token_ids):
+            super().append(("constraint", token_ids))
+
+    sequence, heard = make(kit), Heard()
+    sequence.history = sequence.constraint = heard
+    commit.accept(sequence, [A, B], certain=True)
+    assert heard == [("history", A), ("history", B), ("constraint", [A, B])]
+
+
+@pytest.mark.parametrize(("early", "tokens", "text", "matched"), [
+    (0, [A, B], "", "AB"), (2, [A, B], "AB", None), (1, [A, B], "AB", None),
+    (2, [A, B, A, B], "AB", "AB"), (3, [A, B, A, B], "ABAB", None),
+    (2, [A, B, B, A], "ABBA", None), (0, [B, B, A], "BBA", None),
+])
+def test_text_of_early_tokens_is_part_of_no_stop_string(kit, early, tokens, text, matched):
+    output = TextOutput(kit.LetterFrontend.tokenizer.token_bytes, PlainParser(), ("AB",), early)
+    parts = [part for token in tokens for part in output.feed(token)]
+    parts += [] if output.matched else output.finish()
+    assert ("".join(part.text for part in parts), output.matched) == (text, matched)

@@ -8,16 +8,6 @@ from ninfer_core.api import CapacityError, PreparedPrompt, RequestError, Samplin
 from ninfer_core.engine.request import Finished, TextDelta
 
 
-def serve(parts, *requests):
-    """Submit, run to the end, audit; the events of each request."""
-    events = [[] for _ in requests]
-    for request, sink in zip(requests, events, strict=True):
-        parts.engine.submit(request, sink.append)
-    parts.engine.run_until_idle()
-    parts.engine.audit()
-    return events
-
-
 def content(events):
     assert all(event.text for event in events[:-1]), "an empty delta"
     assert isinstance(events[-1], Finished)
@@ -28,7 +18,7 @@ def content(events):
 @pytest.mark.parametrize("chunk", [64, 128, 256])
 def test_tokens_are_the_models_for_any_prompt_and_chunk(kit, length, chunk):
     request = kit.ask(length, max_tokens=12, ignore_eos=True)
-    [events] = serve(kit.build(chunk=chunk), request)
+    [events] = kit.serve(kit.build(chunk=chunk), request)
     assert list(events[-1].token_ids) == kit.expected(request, 12)
     assert content(events) == kit.text(events[-1].token_ids)
     assert events[-1].reason == "output-limit"
@@ -37,7 +27,7 @@ def test_tokens_are_the_models_for_any_prompt_and_chunk(kit, length, chunk):
 def test_requests_together_are_served_as_alone(kit):
     requests = [kit.ask(20 * i + 1, first=i, max_tokens=4 + i, ignore_eos=True) for i in range(8)]
     parts = kit.build()
-    for request, events in zip(requests, serve(parts, *requests), strict=True):
+    for request, events in zip(requests, kit.serve(parts, *requests), strict=True):
         assert list(events[-1].token_ids) == kit.expected(request, request.max_tokens)
     assert max(rows for rows, _ in parts.model.steps) > 1
     assert parts.engine._peak_sequences == 8
@@ -47,8 +37,8 @@ def test_sampling_does_not_depend_on_company(kit):
     sampling = SamplingParams(temperature=1.0, top_p=0.9, frequency_penalty=0.5, seed=7)
     request = kit.ask(9, sampling=sampling, ignore_eos=True)
     others = [kit.ask(30, first=i, sampling=SamplingParams(temperature=1.0)) for i in range(3)]
-    [alone] = serve(kit.build(), request)
-    together = serve(kit.build(), others[0], request, *others[1:])[1]
+    [alone] = kit.serve(kit.build(), request)
+    together = kit.serve(kit.build(), others[0], request, *others[1:])[1]
     assert alone[-1].token_ids == together[-1].token_ids == tuple(kit.expected(request, 8))
 
 
@@ -76,7 +66,7 @@ def test_two_prompts_are_read_in_turns(kit):
 
 class TestEnd:
     def test_the_limit_counts_every_token(self, kit):
-        [events] = serve(kit.build(), kit.ask(max_tokens=3, ignore_eos=True))
+        [events] = kit.serve(kit.build(), kit.ask(max_tokens=3, ignore_eos=True))
         assert (events[-1].reason, len(events[-1].token_ids)) == ("output-limit", 3)
 
     @pytest.mark.parametrize("own", [True, False])
@@ -86,7 +76,7 @@ class TestEnd:
         frontend = kit.LetterFrontend()
         frontend.eos_token_ids = frozenset({tokens[4]} if own else ())
         request = kit.ask(stop_token_ids=() if own else [tokens[4]])
-        [events] = serve(kit.build(frontend=frontend), request)
+        [events] = kit.serve(kit.build(frontend=frontend), request)
         assert events[-1].reason == "stop-token"
         assert list(events[-1].token_ids) == tokens[: ends + 1]
         assert content(events) == kit.text(tokens[:ends])
@@ -94,13 +84,13 @@ class TestEnd:
     def test_the_models_own_end_can_be_ignored(self, kit):
         frontend = kit.LetterFrontend()
         frontend.eos_token_ids = frozenset(kit.expected(kit.ask(), 8))
-        [events] = serve(kit.build(frontend=frontend), kit.ask(ignore_eos=True))
+        [events] = kit.serve(kit.build(frontend=frontend), kit.ask(ignore_eos=True))
         assert (events[-1].reason, len(events[-1].token_ids)) == ("output-limit", 8)
 
     def test_a_stop_string_is_cut_from_the_text(self, kit):
         tokens = kit.expected(kit.ask(ignore_eos=True), 8)
         text = kit.text(tokens)
-        [events] = serve(kit.build(), kit.ask(stop=[text[3:6]], ignore_eos=True))
+        [events] = kit.serve(kit.build(), kit.ask(stop=[text[3:6]], ignore_eos=True))
         at = text.index(text[3:6])
         assert (events[-1].reason, events[-1].stop) == ("stop-string", text[3:6])
         assert content(events) == text[:at]
@@ -108,12 +98,12 @@ class TestEnd:
 
     def test_withheld_text_is_released_at_the_limit(self, kit):
         text = kit.text(kit.expected(kit.ask(), 8))
-        [events] = serve(kit.build(), kit.ask(stop=[text[-1] + "never"], ignore_eos=True))
+        [events] = kit.serve(kit.build(), kit.ask(stop=[text[-1] + "never"], ignore_eos=True))
         assert (content(events), events[-1].stop) == (text, None)
 
     def test_the_context_ends_the_output(self, kit):
         request = kit.ask(58, max_tokens=100, ignore_eos=True)
-        [events] = serve(kit.build(max_context=64), request)
+        [events] = kit.serve(kit.build(max_context=64), request)
         assert events[-1].reason == "context-capacity"
         assert list(events[-1].token_ids) == kit.expected(request, 6)
 
@@ -146,7 +136,7 @@ class TestEnd:
 
     def test_cancelling_what_is_gone_does_nothing(self, kit):
         parts = kit.build()
-        serve(parts, kit.ask())
+        kit.serve(parts, kit.ask())
         parts.engine.cancel(1)
         parts.engine.cancel(99)
         assert parts.engine.step() is False
@@ -226,7 +216,7 @@ class TestFaults:
         parts.model.after = lambda batch, logits: (
             logits[0].fill_(float("nan")) if batch.num_rows == 2 else None
         )
-        bad, good = serve(parts, kit.ask(ignore_eos=True), kit.ask(first=2, ignore_eos=True))
+        bad, good = kit.serve(parts, kit.ask(ignore_eos=True), kit.ask(first=2, ignore_eos=True))
         assert bad[-1].reason == "error"
         assert "not finite" in str(bad[-1].cause)
         assert list(good[-1].token_ids) == kit.expected(kit.ask(first=2), 8)
@@ -256,7 +246,7 @@ class TestFaults:
             def parser(self, prompt):
                 return Parser()
 
-        parsed, raw = serve(
+        parsed, raw = kit.serve(
             kit.build(frontend=Frontend()), kit.ask(), kit.ask(raw=True, ignore_eos=True)
         )
         assert str(parsed[-1].cause) == "bad markup"
@@ -285,7 +275,7 @@ class TestFaults:
 
 def test_counts_and_timings(kit):
     now = iter(range(1000))
-    [events] = serve(kit.build(clock=lambda: float(next(now))), kit.ask(70, ignore_eos=True))
+    [events] = kit.serve(kit.build(clock=lambda: float(next(now))), kit.ask(70, ignore_eos=True))
     last = events[-1]
     assert (last.usage.prompt_tokens, last.usage.output_tokens) == (70, 8)
     assert (last.timings.prefill_tokens, last.timings.decode_tokens) == (70, 7)
@@ -301,7 +291,7 @@ def test_channels_come_from_the_models_parser(kit):
             return ReasoningParser(reasoning_open=True, closing=text[3])
 
     text = kit.text(kit.expected(kit.ask(), 8))
-    [events] = serve(kit.build(frontend=Frontend()), kit.ask(ignore_eos=True, stop=[text[1]]))
+    [events] = kit.serve(kit.build(frontend=Frontend()), kit.ask(ignore_eos=True, stop=[text[1]]))
     at = text.index(text[3])
     deltas = [event for event in events if isinstance(event, TextDelta)]
     assert "".join(d.text for d in deltas if d.channel == "reasoning") == text[:at]

@@ -2,10 +2,13 @@
 of a plain run alone, and nothing is lost."""
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ninfer_core.api import SamplingParams
+from ninfer_core.api import Draft, SamplingParams
+from ninfer_core.speculation.mtp import MtpSpeculator
+from ninfer_core.speculation.ngram import NgramSpeculator
 
 SAMPLING = st.sampled_from([
     SamplingParams(),
@@ -16,14 +19,44 @@ REQUEST = st.fixed_dictionaries({
     "length": st.integers(1, 140), "first": st.integers(0, 3), "max_tokens": st.integers(1, 10),
     "sampling": SAMPLING, "ignore_eos": st.booleans(),
     "stop": st.sampled_from([(), ("A",), ("B", "CD"), ("E", "FG", "H")]),
+    "thinking_budget": st.none() | st.integers(1, 5),
 })
 JOB = st.fixed_dictionaries({
     "request": REQUEST, "submit": st.integers(0, 6), "cancel": st.none() | st.integers(0, 12),
+    "reasoning_open": st.booleans(), "least": st.integers(0, 6),
 })
-DRAFTING = st.none() | st.tuples(
-    st.integers(1, 4), st.lists(st.booleans(), min_size=1, max_size=7),
-    st.lists(st.integers(0, 4), min_size=1, max_size=3),
+PATTERN = st.lists(st.booleans(), min_size=1, max_size=7)
+DRAFTING = st.one_of(
+    st.none(),
+    st.tuples(
+        st.just("oracle"), st.integers(1, 4), PATTERN,
+        st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    ),
+    st.tuples(st.just("mtp"), st.integers(1, 5), PATTERN),
+    st.tuples(st.just("ngram"), st.integers(1, 8)),
 )
+
+
+def build(kit, drafting, **options):
+    """An engine with a speculator that errs in a pattern, and the requests that it knows."""
+    kind, *how = drafting or (None,)
+    if kind == "oracle":
+        oracle = kit.Oracle(*how)
+        return kit.build(speculator=oracle, **options), oracle.known
+    if kind == "ngram":
+        parts = kit.build(speculator=NgramSpeculator, drafts=how[0], **options)
+        return parts, parts.speculator._indexes
+    if kind == "mtp":
+        parts = kit.build(speculator=MtpSpeculator, drafts=how[0], **options)
+        parts.model.predictor.errs = lambda position: how[1][position % len(how[1])]
+        return parts, parts.speculator._held
+    return kit.build(**options), {}
+
+
+def ask(kit, job):
+    request = kit.ask(**job["request"], min_tokens=min(job["least"], job["request"]["max_tokens"]))
+    prompt = evolve(request.prompt, reasoning_open=job["reasoning_open"])
+    return evolve(request, prompt=prompt)
 
 
 def outcome(events):
@@ -31,11 +64,12 @@ def outcome(events):
     return events[-1].reason, events[-1].token_ids, events[-1].stop, text
 
 
-def alone(kit, request):
-    parts, events = kit.build(chunk=512), []
-    parts.engine.submit(request, events.append)
-    parts.engine.run_until_idle()
-    return outcome(events)
+def alone(kit, request, drafting=None):
+    """What a request gives by itself. Only drafts that are drawn may change it: then a seed gives
+    another text of the same distribution."""
+    is_drawn = drafting and drafting[0] == "mtp" and request.sampling.temperature > 0
+    parts, _ = build(kit, drafting if is_drawn else None, chunk=512)
+    return outcome(kit.serve(parts, request)[0])
 
 
 def play(parts, jobs, requests):
@@ -53,7 +87,7 @@ def play(parts, jobs, requests):
     return events
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     jobs=st.lists(JOB, min_size=1, max_size=6), max_sequences=st.integers(1, 5),
     num_pages=st.integers(3, 12), chunk=st.sampled_from([64, 128]), drafting=DRAFTING,
@@ -61,13 +95,11 @@ def play(parts, jobs, requests):
 def test_any_schedule_gives_what_each_request_gives_alone(
     kit, jobs, max_sequences, num_pages, chunk, drafting
 ):
-    speculator = kit.Oracle(*drafting) if drafting else None
-    parts = kit.build(
-        max_sequences=max_sequences, num_pages=num_pages, chunk=chunk, speculator=speculator
-    )
-    requests = [kit.ask(**job["request"]) for job in jobs]
+    parts, known = build(
+        kit, drafting, max_sequences=max_sequences, num_pages=num_pages, chunk=chunk)
+    requests = [ask(kit, job) for job in jobs]
     for request, job, events in zip(requests, jobs, play(parts, jobs, requests), strict=True):
-        reason, tokens, stop, text = alone(kit, request)
+        reason, tokens, stop, text = alone(kit, request, drafting)
         found = outcome(events)
         if found[0] == "cancelled":
             assert job["cancel"] is not None
@@ -75,8 +107,9 @@ def test_any_schedule_gives_what_each_request_gives_alone(
             assert found[3] == kit.text(found[1])
         else:
             assert found == (reason, tokens, stop, text)
-    if speculator:
-        assert not speculator.known, "a request was not released"
+    assert not known, "a request was not released"
+    assert parts.model.predictor.faults == []
+    assert parts.engine._speculation.is_on == (drafting is not None)
 
 
 @pytest.mark.parametrize("wrong_at", [0, 1, 2, 3, None])
@@ -117,18 +150,22 @@ def test_drafts_never_pass_the_end_of_the_context(kit):
     assert list(events[-1].token_ids) == kit.expected(request, 6)
 
 
-@pytest.mark.parametrize("fault", ["propose", "observe", "release", "range", "many"])
+@pytest.mark.parametrize("fault", ["propose", "advance", "release", "range", "many", "raise"])
 def test_a_broken_speculator_is_switched_off_and_costs_no_request(kit, caplog, fault):
     class Broken(kit.Oracle):
-        def propose(self, request_id, tokens, limit):
-            drafts = super().propose(request_id, tokens, limit)
-            return {"propose": None, "range": [kit.VOCAB], "many": [1] * 9}.get(fault, drafts)
+        def propose(self, requests):
+            if fault == "raise":
+                raise RuntimeError("cannot propose")
+            odd = {"range": [Draft((kit.VOCAB,))], "many": [Draft((1,) * 9)], "propose": None}
+            return odd.get(fault, super().propose(requests))
 
-        def observe(self, request_id, drafted, accepted):
-            if fault == "observe":
-                raise RuntimeError("cannot observe")
+        def advance(self, steps):
+            super().advance(steps)
+            if fault == "advance":
+                raise RuntimeError("cannot advance")
 
         def release(self, request_id):
+            super().release(request_id)
             if fault == "release":
                 raise RuntimeError("cannot release")
 

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from attrs import evolve
+from attrs import evolve, fields_dict
 
 from ninfer_core import api
 from ninfer_core.artifact.writer import ArtifactWriter
@@ -34,13 +34,13 @@ class Box:
 class Repeat:
     """Drafts the last token again."""
 
-    def __init__(self, draft_tokens):
-        self.max_drafts = draft_tokens
+    def __init__(self, context):
+        self.max_drafts, Repeat.context = context.draft_tokens, context
 
-    def propose(self, request_id, tokens, limit):
-        return [tokens[-1]] * limit
+    def propose(self, requests):
+        return [api.Draft((each.tokens[-1],) * each.limit) for each in requests]
 
-    def observe(self, request_id, drafted, accepted):
+    def advance(self, steps):
         pass
 
     def release(self, request_id):
@@ -112,6 +112,43 @@ def test_a_speculator_by_name_changes_nothing_but_the_work(report, path):
     assert drafted.usage.drafted_tokens > 0
 
 
+def test_a_speculator_is_told_what_it_works_for(report, path):
+    _, loaded, *_ = answer(report, model=path, spec="repeat", draft_tokens=4, max_concurrency=2)
+    assert Repeat.context.model is loaded.model
+    names = fields_dict(api.SpeculatorContext).keys() - {"model"}
+    assert {name: getattr(Repeat.context, name) for name in names} == {
+        "draft_tokens": 4, "vocab_size": loaded.frontend.tokenizer.vocab_size, "max_sequences": 2,
+        "max_tokens": 64, "max_context": 256, "device": "cpu",
+    }
+
+
+@pytest.mark.parametrize("spec", ["mtp", "ngram"])
+def test_the_speculators_of_the_core_change_nothing_but_the_work(report, path, spec):
+    plain = answer(report, model=path)[2]
+    _, loaded, last, _ = answer(report, model=path, spec=spec)
+    assert last.token_ids == plain.token_ids
+    assert loaded.engine.drafts.drafted == last.usage.drafted_tokens
+    if spec == "mtp":
+        assert last.usage.drafted_tokens > 0
+        assert last.usage.rounds + last.usage.fallback_steps + last.usage.accepted_tokens == 11
+
+
+def test_the_component_of_a_speculator_is_loaded_with_it_only(report, path):
+    plain, drafting = (
+        resolve(LaunchConfig(model=path, max_context=256, spec=spec), report)
+        for spec in (None, "mtp")
+    )
+    more = {each.name for each in drafting.parameters} - {each.name for each in plain.parameters}
+    assert more and all(name.startswith("mtp/") for name in more)
+    assert {state.name for state in drafting.states} - {s.name for s in plain.states} == {"mtp_kv"}
+    assert drafting.config.draft_tokens == 3
+    both = [{line.name: line.nbytes for line in each.ledger.lines} for each in (plain, drafting)]
+    assert all(both[0][name] < both[1][name] for name in ("weights", "state"))
+    loaded = load_engine(plain)
+    assert loaded.report.nbytes == both[0]["weights"]
+    assert loaded.model.predictor is None
+
+
 @pytest.mark.parametrize("threads", [None, 1, 3])
 def test_the_profile_is_told_how_many_threads(report, path, threads):
     answer(report, model=path, threads=threads)
@@ -133,8 +170,8 @@ def test_weights_beyond_the_budget_are_refused_before_they_are_read(report, path
 
 
 @pytest.mark.parametrize(("fault", "why"), [
-    (lambda draft_tokens: 1 / 0, "division by zero"),
-    (lambda draft_tokens: Repeat(draft_tokens + 1), "up to 4, and a step has room for 3"),
+    (lambda context: 1 / 0, "division by zero"),
+    (lambda context: Repeat(evolve(context, draft_tokens=4)), "up to 4, and a step has room for 3"),
 ])
 def test_a_speculator_at_fault_is_named(report, path, monkeypatch, fault, why):
     plan = resolve(LaunchConfig(model=path, max_context=64, spec="repeat", draft_tokens=3), report)

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import torch
 
-from ninfer_core.engine.batch import Row
 from ninfer_core.engine.runner import Runner
 from ninfer_core.engine.scheduler import Limits
+from ninfer_core.state.batch import Row
 
 
 class PaddingModel:
@@ -19,6 +19,6 @@ class PaddingModel:
 def test_padding_ids_of_the_table_cannot_be_drawn():
     runner = Runner(PaddingModel(), Limits(128, 2), width=1, vocab_size=5, device="cpu")
     state = SimpleNamespace(pages=[1], slot=1, replay=0)
-    row = Row(SimpleNamespace(id=1, state=state, frontier=0), [3], 1)
+    row = Row(1, state, 0, [3], 1)
     assert runner.decode([row]).argmax(-1).tolist() == [4]
     assert runner.prefill(row).argmax(-1).tolist() == [4]

@@ -8,7 +8,7 @@ from ninfer_core.api import SamplingParams
 from ninfer_core.sampling.random import Purpose, uniform
 from ninfer_core.sampling.rows import SampleRow, TokenHistory
 from ninfer_core.sampling.sampler import INVALID, Sampler
-from ninfer_core.sampling.verify import Drafted, Verdict, expand, verify
+from ninfer_core.sampling.verify import Drafted, Verdict, verify
 
 sampler = Sampler()
 VOCAB, DRAWS = 5, 10_000
@@ -18,7 +18,10 @@ WARM = SamplingParams(temperature=1.0)
 
 
 def drafted(drafts, params=WARM, position=10, proposals=None, **facts):
-    return Drafted(expand(SampleRow(params, position, **facts), drafts), drafts, proposals)
+    def row(pending):
+        return SampleRow(params, position + len(pending), pending=pending, **facts)
+
+    return Drafted.cut(row, drafts, proposals)
 
 
 def greedy_logits(*tokens):
@@ -158,8 +161,19 @@ def test_draws_of_a_round_have_purposes_of_their_own():
     """With q = p the draft is accepted; the bonus is the draw keyed BONUS at the next position."""
     for seed in range(50):
         params = evolve(WARM, seed=seed)
-        target = sampler.probabilities(P.log(), expand(SampleRow(params, 10), (1,)))
+        target = sampler.probabilities(P.log(), drafted((1,), params).rows)
         [verdict] = verify(sampler, P.log(), [drafted((1,), params, proposals=target[:1])])
         edges = target[1].cumsum(0)
         assert verdict.accepted == 1
         assert verdict.token == sum(edges[:-1] <= uniform(seed, 11, Purpose.BONUS)).item()
+
+
+@pytest.mark.parametrize(("drafts", "kept"), [((1, 2), 2), ((0, 2), 0), ((1, 0), 1), ((), 0)])
+@pytest.mark.parametrize("proposals", [None, Q.repeat(2, 1)])
+def test_drafts_end_before_the_first_that_a_mask_forbids(drafts, kept, proposals):
+    mask = torch.tensor([False, True, True, True, True])
+    found = drafted(drafts, mask=mask, proposals=proposals)
+    assert found.drafts == drafts[:kept]
+    assert [row.pending for row in found.rows] == [drafts[:i] for i in range(kept + 1)]
+    assert (None if found.proposals is None else len(found.proposals)) == (
+        kept if proposals is not None and kept else None)

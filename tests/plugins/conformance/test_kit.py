@@ -183,5 +183,6 @@ class TestToy(PackConformance):
 def test_third_parties_subclass_the_suite(pytester):
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_inprocess("-v")
-    result.assert_outcomes(passed=10, skipped=1)
+    checks = [check for check in CHECKS["packs"] if check.level in ("L0", "L4")]
+    result.assert_outcomes(passed=len(checks), skipped=1)  # one is skipped, one is the suite's own
     result.stdout.fnmatch_lines(["*TestToy::test_conformance?L4-text_round_trips? PASSED*"])

@@ -12,13 +12,14 @@ import torch
 from attrs import evolve
 from torch import Tensor
 
-from ninfer_core.api import Claim, OutputPart
+from ninfer_core.api import Claim, OutputPart, ToolCall
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import SlotPlanes
 from ninfer_core.text.parsers import PlainParser
 from ninfer_pack_toy.frontend import CONTROLS, ByteTokenizer, ToyFrontend
 from ninfer_pack_toy.model import Recurrence, ToyModel
 from ninfer_pack_toy.pack import ToyPack
+from ninfer_pack_toy.predictor import ToyPredictor
 from ninfer_pack_toy.recurrence import recur
 
 CLOCK = count(1)
@@ -90,8 +91,44 @@ class WithoutHead(ToyModel):
     head = "text/token_embedding"
 
 
+def predicting(**methods: Any) -> ToyPack:
+    """A toy pack with another predictor."""
+    predictor = type("Mutant", (ToyPredictor,), methods)
+    return building(type("Mutant", (ToyModel,), {"predict": predictor}))
+
+
+def remembering(self, batch, hidden):
+    """A hidden state stands in for the one that it follows on a draft of one token."""
+    last, self.last = getattr(self, "last", hidden[:1]), hidden[:1].clone()
+    return ToyPredictor.forward(self, batch, hidden if batch.num_tokens > 1 else last)
+
+
+def misplacing(self, batch, hidden):
+    """Positions begin anew with every step."""
+    start = batch.context_len[batch.token_row.long()]
+    return ToyPredictor.forward(self, evolve(batch, positions=batch.positions - start), hidden)
+
+
+def leaning(self, batch, hidden):
+    """Logits depend on how many sequences predict together."""
+    logits, own = ToyPredictor.forward(self, batch, hidden)
+    return logits + 0.1 * batch.num_rows * logits.roll(1, -1), own
+
+
+class Tuned(ToyModel):
+    """With a predictor the text is computed otherwise."""
+
+    def forward(self, batch):
+        return super().forward(batch) * (1.5 if self.predictor else 1)
+
+
 def untied(self, config):
     return tuple(evolve(each, tied_to="") for each in ToyPack().parameters(config))
+
+
+def greedy_states(self, config):
+    """State of the predictor, whether there is one or not."""
+    return ToyPack().states(evolve(config, predictor=True))
 
 
 def undeclared(self, config):
@@ -107,6 +144,13 @@ class HastyParser(PlainParser):
         return parts if tag else (OutputPart("content", text),)
 
 
+class PrefixCaller(PlainParser):
+    """Takes a name for complete when it begins."""
+
+    def feed(self, text):
+        return [ToolCall(0, "function", "{}")] if "<function=" in text else super().feed(text)
+
+
 class LossyTokenizer(ByteTokenizer):
     """Bytes that are no ASCII are lost."""
 
@@ -120,13 +164,13 @@ def leaking(self, content):
     return [*before.encode(), *([CONTROLS[tag]] if tag else []), *after.encode()]
 
 
-def dated(self, messages, *, tools=()):
+def dated(self, messages, **_):
     """The time is in every prompt."""
     now = {"role": "system", "content": f"It is {next(CLOCK)}."}
     return ToyFrontend().prepare([now, *messages])
 
 
-def merged(self, messages, *, tools=()):
+def merged(self, messages, **_):
     """Longer conversations are spelled byte by byte, control tokens too; the text is the same."""
     prompt = ToyFrontend().prepare(messages)
     ids = prompt.token_ids if len(messages) < 2 else tuple(prompt.text.encode())
@@ -144,12 +188,20 @@ LAB_MUTANTS = [
     ("company_changes_nothing", recurring(feeling_company), "prefill of 8: logits of tokens 0:1"),
     ("requests_do_not_meet", recurring(feeling_company), "together: token"),
     ("free_memory_is_not_read", recurring(reading_padding), "poisoned memory"),
+    ("predictions_come_in_any_chunks", predicting(forward=remembering), "steps of 1: predictions"),
+    ("predictions_come_in_any_chunks", predicting(forward=misplacing), "steps of 1: predictions"),
+    ("predictions_forget_rejected_drafts", predicting(forward=misplacing), "predictions after"),
+    ("drawn_drafts_do_not_meet", predicting(forward=leaning), "drafting together: token"),
+    ("predicted_drafts_change_nothing", recurring(without_rollback), "drafts: token"),
 ]
 OTHER_MUTANTS = [
     ("parameters_are_used_once", building(WithoutHead, parameters=untied), "output_head"),
     ("parameters_are_used_once", pack_with(parameters=undeclared), "output_head"),
     ("missing_parameters_are_named", pack_with(build=lambda *_: None), "is missing, and yet"),
+    ("components_can_be_left_out", building(Tuned), "logits of the text alone"),
+    ("components_can_be_left_out", pack_with(states=greedy_states), "the text alone has"),
     ("parsers_ignore_cuts", speaking(parser=lambda self, prompt: HastyParser()), "cut by 1"),
+    ("calls_are_whole", speaking(parser=lambda self, prompt: PrefixCaller()), "call 0 of"),
     ("text_round_trips", speaking(tokenizer=LossyTokenizer()), "by 1 tokens"),
     ("content_spells_no_control_tokens", speaking(encode_content=leaking), "256: 2"),
     ("prompts_are_stable", speaking(prepare=dated), "renderings differ"),

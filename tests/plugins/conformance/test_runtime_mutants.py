@@ -112,6 +112,8 @@ MUTANTS = [
     ("cancelling_leaves_nothing", StateStore, "close", leaked_pages, "page accounting is broken"),
     ("speculation_changes_nothing", round, "verify", credulous, "with wrong drafts: token"),
     ("stop_strings_cut_drafts", commit, "preview", overrunning, "not None"),
+    ("predicted_drafts_change_nothing", round, "verify", credulous, "with own drafts: token"),
+    ("stop_strings_cut_predictions", commit, "preview", overrunning, "not None"),
     ("numbers_stay_close", Int8Codec, "decode", loud, "kv int8"),
     ("numbers_stay_close", Fp8Codec, "decode", loud, "kv fp8"),
 ]

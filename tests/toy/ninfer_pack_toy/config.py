@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ninfer_core.api import Claim, ModelDescription
 from ninfer_core.artifact.schema import read_config
@@ -15,7 +15,8 @@ ARCHITECTURE = "ToyHybridForCausalLM"
 
 @frozen
 class ToyConfig:
-    """One recurrence layer per ``r`` and one attention layer per ``a`` in ``layers``."""
+    """One recurrence layer per ``r`` and one attention layer per ``a`` in ``layers``; a
+    ``predictor`` if the component ``mtp`` is in use."""
 
     layers: str
     vocab_size: int
@@ -28,6 +29,7 @@ class ToyConfig:
     rope_theta: float
     rms_norm_eps: float
     max_context: int
+    predictor: bool = False
 
 
 TINY: Mapping[str, Any] = {
@@ -46,10 +48,11 @@ def claim(model: ModelDescription) -> Claim | None:
 
 def configure(model: ModelDescription) -> ToyConfig:
     """The text config; raises `ArtifactError` naming a missing or odd key."""
-    return read_config(ToyConfig, model.config, "toy")
+    config = read_config(ToyConfig, model.config, "toy")
+    return evolve(config, predictor="mtp" in model.components)
 
 
 def tiny() -> ModelDescription:
-    """The smallest model with two recurrence layers around an attention layer."""
-    text = {"architectures": [ARCHITECTURE], **TINY}
-    return ModelDescription("artifact", (ARCHITECTURE,), text, {"text": text})
+    """The smallest model with two recurrence layers around an attention layer, and a predictor."""
+    text, mtp = {"architectures": [ARCHITECTURE], **TINY}, {"architectures": ["ToyPredictor"]}
+    return ModelDescription("artifact", (ARCHITECTURE,), text, {"text": text, "mtp": mtp})

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ninfer_core.api import OutputParser, PreparedPrompt, RequestError, SamplingParams
+from ninfer_core.api import (
+    OutputParser,
+    PreparedPrompt,
+    PromptOptions,
+    RequestError,
+    SamplingParams,
+)
 from ninfer_core.text.parsers import ReasoningParser
 
 END = "<|end|>"
@@ -35,10 +41,14 @@ class ToyFrontend:
 
     tokenizer = ByteTokenizer()
     eos_token_ids = frozenset({CONTROLS[END]})
-    sampling_defaults = SamplingParams()
+    reasoning_tokens = None
+
+    def sampling_defaults(self, prompt: PreparedPrompt) -> SamplingParams:
+        return SamplingParams()
 
     def prepare(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (),
+        options: PromptOptions = PromptOptions(),
     ) -> PreparedPrompt:
         """Scaffolding becomes control tokens, content never does."""
         if not messages:

@@ -17,6 +17,7 @@ from ninfer_core.nn import (
 )
 from ninfer_core.state.step import StepBatch
 from ninfer_pack_toy.config import ToyConfig
+from ninfer_pack_toy.predictor import ToyPredictor
 from ninfer_pack_toy.recurrence import recur
 
 
@@ -37,10 +38,27 @@ class Recurrence:
         self._output.add_to(stream, states)
 
 
+class Layer:
+    """A mixer and an MLP that add to the residual stream, each behind a norm."""
+
+    def __init__(
+        self, mixer_norm: RMSNorm, mixer: Recurrence | Attention, mlp_norm: RMSNorm, mlp: SwiGLU
+    ) -> None:
+        self._mixer_norm, self._mixer, self._mlp_norm, self._mlp = mixer_norm, mixer, mlp_norm, mlp
+
+    def __call__(self, stream: Tensor, batch: StepBatch) -> None:
+        self._mixer(self._mixer_norm(stream), batch, stream)
+        self._mlp(self._mlp_norm(stream), stream)
+
+
 class ToyModel:
-    """Token ids to logits; layers add to one residual stream."""
+    """Token ids to logits; layers add to one residual stream.
+
+    :ivar predictor: the next-token predictor, if the config has one.
+    """
 
     recurrence = Recurrence
+    predict = ToyPredictor
     head = "text/output_head"
 
     def __init__(self, config: ToyConfig, context: BuildContext) -> None:
@@ -48,28 +66,35 @@ class ToyModel:
         frequencies = rope_frequencies(config.head_dim, config.rope_theta)
         self._rope = rope_tables(frequencies, context.max_context, context.device)
         self._embedding = Embedding(context, "text/token_embedding", out="stream")
-        self._layers = [self._layer(index) for index in range(len(config.layers))]
-        self._norm = self._make_norm("text/final_norm")
+        self._layers = [
+            self._layer(name := f"text/layers/{index}", self._mixer(name, index))
+            for index in range(len(config.layers))
+        ]
+        self._norm = self._make_norm("text/final_norm", "final_hidden")
+        self.hidden = context.buffer("final_hidden", config.hidden_size)
         self._head = OutputHead(context, self.head)
+        self.predictor = self._predictor() if config.predictor else None
 
     def forward(self, batch: StepBatch) -> Tensor:
         """fp32 logits ``[batch.num_logits, V]``."""
         stream = self._embedding(batch.token_ids[: batch.num_tokens])
-        for mixer_norm, mixer, mlp_norm, mlp in self._layers:
-            mixer(mixer_norm(stream), batch, stream)
-            mlp(mlp_norm(stream), stream)
+        for layer in self._layers:
+            layer(stream, batch)
         return self._head(self._norm(stream), batch)
 
-    def _layer(self, index: int) -> tuple[RMSNorm, Recurrence | Attention, RMSNorm, SwiGLU]:
-        name = f"text/layers/{index}"
+    def _predictor(self) -> ToyPredictor:
+        layer = self._layer("mtp/layer", self._attention("mtp/layer", "mtp_kv", 0))
+        return self.predict(self._context, self._make_norm, layer, self._embedding, self._head)
+
+    def _layer(self, name: str, mixer: Recurrence | Attention) -> Layer:
         mlp = {part: f"{name}/mlp/{part}" for part in ("gate", "up", "down")}
-        return (
-            self._make_norm(f"{name}/input_norm"), self._mixer(name, index),
+        return Layer(
+            self._make_norm(f"{name}/input_norm"), mixer,
             self._make_norm(f"{name}/post_mixer_norm"), SwiGLU(self._context, **mlp),
         )
 
-    def _make_norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self._context, name, eps=self._config.rms_norm_eps, out="normed")
+    def _make_norm(self, name: str, out: str = "normed") -> RMSNorm:
+        return RMSNorm(self._context, name, eps=self._config.rms_norm_eps, out=out)
 
     def _mixer(self, name: str, index: int) -> Recurrence | Attention:
         config = self._config
@@ -78,8 +103,12 @@ class ToyModel:
             return self.recurrence(
                 self._context, f"{name}/recurrence", layer=ordinal, state_size=config.state_size
             )
+        return self._attention(name, "kv", ordinal)
+
+    def _attention(self, name: str, state: str, layer: int) -> Attention:
+        config = self._config
         parts = {p: f"{name}/attention/{p}" for p in ("query", "key", "value", "output")}
         return Attention(
-            self._context, **parts, planes=self._context.state("kv", ordinal), rope=self._rope,
+            self._context, **parts, planes=self._context.state(state, layer), rope=self._rope,
             num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from ninfer_core.api import (
@@ -35,17 +36,22 @@ class ToyPack:
         )
         norm = ParameterSpec("text/final_norm", (config.hidden_size,), "direct")
         head = ParameterSpec("text/output_head", table.shape, tied_to=table.name)
-        layers = range(len(config.layers))
-        return (table, *(each for layer in layers for each in _layer(config, layer)), norm, head)
+        layers = [
+            _layer(config, f"text/layers/{index}", kind) for index, kind in enumerate(config.layers)
+        ]
+        predictor = _predictor(config) if config.predictor else ()
+        return (table, *chain(*layers), norm, head, *predictor)
 
     def states(self, config: ToyConfig) -> tuple[StateSpec, ...]:
         """Keys and values of attention layers, states and raw inputs of recurrence layers."""
         head = (config.num_kv_heads, config.head_dim)
         planes = (StatePlane("key", head), StatePlane("value", head))
         size = config.state_size
+        predictor = [PagedStateSpec("mtp_kv", 1, planes)] if config.predictor else []
         return (
             PagedStateSpec("kv", config.layers.count("a"), planes),
             SlotStateSpec("memory", config.layers.count("r"), (size,), (2 * size,)),
+            *predictor,
         )
 
     def operations(self, config: ToyConfig) -> Mapping[str, Any]:
@@ -67,16 +73,23 @@ class ToyPack:
         raise UnsupportedError("toy models are not imported", why="nobody trains them")
 
 
-def _layer(config: ToyConfig, layer: int) -> Iterator[ParameterSpec]:
+def _predictor(config: ToyConfig) -> Iterator[ParameterSpec]:
+    hidden = config.hidden_size
+    yield ParameterSpec("mtp/input_projection", (hidden, 2 * hidden))
+    for name in ("embedding_norm", "hidden_norm", "final_norm"):
+        yield ParameterSpec(f"mtp/{name}", (hidden,), "direct")
+    yield from _layer(config, "mtp/layer", "a")
+
+
+def _layer(config: ToyConfig, name: str, kind: str) -> Iterator[ParameterSpec]:
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
-        "input_norm": (hidden,), **_mixer(config, config.layers[layer]),
+        "input_norm": (hidden,), **_mixer(config, kind),
         "post_mixer_norm": (hidden,), "mlp/gate": (inner, hidden), "mlp/up": (inner, hidden),
         "mlp/down": (hidden, inner),
     }
-    for name, shape in shapes.items():
-        kind = "projection" if len(shape) == 2 else "direct"
-        yield ParameterSpec(f"text/layers/{layer}/{name}", shape, kind)
+    for part, shape in shapes.items():
+        yield ParameterSpec(f"{name}/{part}", shape, "projection" if len(shape) == 2 else "direct")
 
 
 def _mixer(config: ToyConfig, kind: str) -> dict[str, tuple[int, ...]]:

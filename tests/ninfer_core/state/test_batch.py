@@ -1,20 +1,25 @@
 """Rows land in the right places of the persistent buffers, whatever was there before."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
+from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninfer_core.engine.batch import BatchBuilder, Row
+from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.store import SequenceState
+
+
+@frozen(eq=False)
+class StandIn:
+    id: int
+    begin: int
+    state: SequenceState
 
 
 def stand_in(number):
     pages = list(range(9 * number + 1, 9 * number + 7 - number))
-    state = SequenceState(number + 1, pages, replay=number % 3)
-    return SimpleNamespace(id=number, frontier=60 * number, state=state)
+    return StandIn(number, 60 * number, SequenceState(number + 1, pages, replay=number % 3))
 
 
 SEQUENCES = [stand_in(number) for number in range(1, 5)]
@@ -25,7 +30,9 @@ STEPS = st.lists(st.lists(ROW, min_size=1, max_size=4), min_size=1, max_size=4)
 def row(drawn):
     sequence, length, logits, certain = drawn
     tokens = [10 * sequence.id + i for i in range(length)]
-    return Row(sequence, tokens, min(length, logits), certain)
+    return Row(
+        sequence.id, sequence.state, sequence.begin, tokens, min(length, logits), certain
+    )
 
 
 @given(steps=STEPS)
@@ -38,34 +45,43 @@ def test_a_batch_holds_its_rows_and_nothing_of_the_last_one(steps):
         wanted = []
         for index, each in enumerate(rows):
             first, last = batch.row_start[index : index + 2].tolist()
-            sequence, state = each.sequence, each.sequence.state
+            state = each.state
             assert batch.token_ids[first:last].tolist() == each.token_ids
-            positions = range(sequence.frontier, sequence.frontier + last - first)
-            assert batch.positions[first:last].tolist() == list(positions)
+            positions = list(range(each.begin, each.begin + last - first))
+            assert batch.positions[first:last].tolist() == positions
+            assert batch.rope_positions[:, first:last].tolist() == [positions] * 3
             assert set(batch.token_row[first:last].tolist()) == {index}
             table = state.pages + [0] * (8 - len(state.pages))
             assert batch.page_table[index].tolist() == table
             found = [batch.context_len, batch.slots, batch.replay, batch.certain]
             assert [int(tensor[index]) for tensor in found] == [
-                sequence.frontier, state.slot, state.replay, each.certain]
+                each.begin, state.slot, state.replay, each.certain]
             wanted += range(last - each.num_logits, last)
         assert batch.logit_rows[: batch.num_logits].tolist() == wanted
 
 
 def test_the_buffers_are_never_replaced():
     builder = BatchBuilder(max_rows=2, max_tokens=4, max_logits=4, max_pages=8)
-    first = builder.fill([Row(SEQUENCES[2], [1], 1)])
+    first = builder.fill([row((SEQUENCES[2], 1, 1, True))])
     pointers = [first.token_ids.data_ptr(), first.page_table.data_ptr()]
-    second = builder.fill([Row(SEQUENCES[1], [1, 2], 1)])
+    second = builder.fill([row((SEQUENCES[1], 2, 1, True))])
     assert [second.token_ids.data_ptr(), second.page_table.data_ptr()] == pointers
 
 
 def test_a_table_follows_pages_that_are_added():
     builder = BatchBuilder(max_rows=1, max_tokens=1, max_logits=1, max_pages=8)
-    sequence = SimpleNamespace(id=9, frontier=0, state=SequenceState(1, [4]))
-    assert builder.fill([Row(sequence, [1], 1)]).page_table[0].tolist() == [4, *[0] * 7]
-    sequence.state.pages.append(5)
-    assert builder.fill([Row(sequence, [1], 1)]).page_table[0].tolist() == [4, 5, *[0] * 6]
+    state = SequenceState(1, [4])
+    assert builder.fill([Row(9, state, 0, [1], 1)]).page_table[0].tolist() == [4, *[0] * 7]
+    state.pages.append(5)
+    assert builder.fill([Row(9, state, 0, [1], 1)]).page_table[0].tolist() == [4, 5, *[0] * 6]
+
+
+def test_a_table_follows_a_state_that_takes_the_place_of_another():
+    """A sequence that was paused comes back under its id with other pages."""
+    builder = BatchBuilder(max_rows=1, max_tokens=1, max_logits=1, max_pages=8)
+    for page in (4, 7):
+        batch = builder.fill([Row(9, SequenceState(1, [page]), 0, [1], 1)])
+        assert batch.page_table[0].tolist() == [page, *[0] * 7]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

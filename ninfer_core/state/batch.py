@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 
@@ -9,21 +10,24 @@ import numpy as np
 import torch
 from attrs import fields, frozen
 
-from ninfer_core.engine.sequence import Sequence
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
+from ninfer_core.state.store import SequenceState
 
 
 @frozen(eq=False)
 class Row:
     """One sequence's part of a step.
 
-    :ivar token_ids: inputs, from the sequence's frontier on.
+    :ivar sequence_id: whose ``state`` it is. The pages of a state only ever grow.
+    :ivar begin: position of the first input. :ivar token_ids: inputs.
     :ivar num_logits: how many of the last inputs want logits.
     :ivar certain: whether all inputs are committed for sure.
     """
 
-    sequence: Sequence
-    token_ids: list[int]
+    sequence_id: int
+    state: SequenceState
+    begin: int
+    token_ids: Sequence[int]
     num_logits: int
     certain: bool = True
 
@@ -49,9 +53,10 @@ class BatchBuilder:
         self._names = [f.name for f in fields(StepBatch) if not f.name.startswith("num_")]
         self._views = SimpleNamespace(**{n: getattr(self._host, n).numpy() for n in self._names})
         self._range = np.arange(max(max_tokens, max_pages * PAGE_TOKENS))
-        self._tables = [(0, 0)] * max_rows  # id and number of pages of whom a row's table is
+        # of whom a row's table is, in which state, with how many pages
+        self._tables: list[tuple[int, SequenceState | None, int]] = [(0, None, 0)] * max_rows
 
-    def fill(self, rows: list[Row]) -> StepBatch:
+    def fill(self, rows: Sequence[Row]) -> StepBatch:
         """The batch of these rows, valid until the next call."""
         batch, start, logits = self._batch, 0, 0
         for index, row in enumerate(rows):
@@ -68,20 +73,21 @@ class BatchBuilder:
         return batch
 
     def _write_tokens(self, index: int, row: Row, start: int, end: int) -> None:
-        views, frontier = self._views, row.sequence.frontier
+        views = self._views
         views.token_ids[start:end] = row.token_ids
-        views.positions[start:end] = self._range[frontier : frontier + end - start]
+        positions = self._range[row.begin : row.begin + end - start]
+        views.positions[start:end] = positions
+        views.rope_positions[:, start:end] = positions
         views.token_row[start:end] = index
 
     def _write_row(self, index: int, row: Row, end: int) -> None:
-        views, state = self._views, row.sequence.state
-        assert state is not None
+        views, state = self._views, row.state
         views.row_start[index + 1] = end
-        views.context_len[index] = row.sequence.frontier
+        views.context_len[index] = row.begin
         views.slots[index] = state.slot
         views.replay[index] = state.replay
         views.certain[index] = row.certain
-        table = row.sequence.id, len(state.pages)
+        table = row.sequence_id, state, len(state.pages)
         if self._tables[index] != table:
             self._tables[index] = table
             views.page_table[index, : len(state.pages)] = state.pages

@@ -1,0 +1,227 @@
+"""Rounds with the model's own predictor: what it reads is always what was committed, and what it
+drafts changes no greedy answer."""
+
+import pytest
+import torch
+from attrs import evolve
+
+from ninfer_core.api import SamplingParams
+from ninfer_core.speculation.mtp import MtpSpeculator
+
+GREEDY = SamplingParams()
+WARM = SamplingParams(temperature=0.7, seed=7)
+
+
+def requests_of(kit, sampling=GREEDY, **fields):
+    return [
+        kit.ask(length, first=i, max_tokens=20 + i, ignore_eos=True, sampling=sampling, **fields)
+        for i, length in enumerate((1, 5, 62, 63, 64, 65, 130, 200))
+    ]
+
+
+def mtp(kit, errs=lambda position: False, **options):
+    parts = kit.build(speculator=MtpSpeculator, **options)
+    parts.model.predictor.errs = errs
+    return parts
+
+
+def run(kit, parts, requests):
+    """Outputs and usages; the speculator must not have failed, nor hold anything."""
+    events = kit.serve(parts, *requests)
+    assert parts.engine._speculation.is_on
+    assert not parts.speculator._held
+    return [list(each[-1].token_ids) for each in events], [each[-1].usage for each in events]
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3, 5])
+@pytest.mark.parametrize("errs", [
+    lambda position: False, lambda position: True, lambda position: position % 2,
+    lambda position: position * position % 7 > 3, lambda position: position % 11 == 0,
+])
+def test_greedy_answers_are_the_models(kit, drafts, errs):
+    """Eight together, each with other numbers of accepted drafts."""
+    requests = requests_of(kit)
+    outputs, _ = run(kit, mtp(kit, errs, drafts=drafts), requests)
+    assert outputs == [kit.expected(each, each.max_tokens) for each in requests]
+
+
+@pytest.mark.parametrize("drafts", [1, 3, 5])
+def test_a_perfect_predictor_is_always_right(kit, drafts):
+    """So it must have read the right tokens beside the right hidden states: in prompts of any
+    chunks, after rounds of any length, and in its own drafts."""
+    requests = requests_of(kit)
+    for usage in run(kit, mtp(kit, drafts=drafts), requests)[1]:
+        assert usage.accepted_tokens == usage.drafted_tokens > 0
+        assert usage.rounds == -(-usage.drafted_tokens // drafts)
+        steps = usage.rounds + usage.fallback_steps
+        assert usage.output_tokens == 1 + steps + usage.accepted_tokens
+
+
+@pytest.mark.parametrize("sampling", [
+    SamplingParams(presence_penalty=1.0, frequency_penalty=0.7, repetition_penalty=1.3),
+    evolve(WARM, top_k=5, min_p=0.1), evolve(WARM, top_p=0.8, presence_penalty=1.0), WARM,
+    SamplingParams(temperature=1.0, repetition_penalty=1.5, seed=3),
+])
+def test_drafts_are_drawn_as_the_models_tokens_are(kit, sampling):
+    """Where the predictor is as good as the model, q is p, and every draft is accepted."""
+    for usage in run(kit, mtp(kit), requests_of(kit, sampling))[1]:
+        assert usage.accepted_tokens == usage.drafted_tokens > 0
+
+
+@pytest.mark.parametrize("errs", [lambda position: False, lambda position: position % 3 == 0])
+def test_a_seed_gives_the_same_text_whatever_runs_beside_it(kit, errs):
+    requests = requests_of(kit, WARM)
+    alone = [run(kit, mtp(kit, errs), [each])[0][0] for each in requests]
+    assert run(kit, mtp(kit, errs), requests)[0] == alone
+    assert run(kit, mtp(kit, errs), requests)[0] == alone
+    other = run(kit, mtp(kit, errs), requests_of(kit, evolve(WARM, seed=8)))[0]
+    assert all(a != b for a, b in zip(alone, other, strict=True))
+
+
+def test_near_the_end_of_the_context_there_are_fewer_drafts_and_then_none(kit):
+    """A context of 64, a prompt of 58, 3 drafts: the last token is drawn from the last place."""
+    request = kit.ask(58, max_tokens=100, ignore_eos=True)
+    parts = mtp(kit, max_context=64, num_pages=1)
+    [output], [usage] = run(kit, parts, [request])
+    assert output == kit.expected(request, 6)
+    assert (usage.rounds, usage.drafted_tokens, usage.accepted_at) == (1, 3, (1, 1, 1))
+    assert usage.fallback_steps == 1
+
+
+def test_two_greedy_and_two_sampled_requests_draft_together(kit):
+    requests = [
+        evolve(each, sampling=sampling)
+        for each, sampling in zip(requests_of(kit)[:4], (GREEDY, WARM) * 2, strict=True)
+    ]
+    outputs, usages = run(kit, mtp(kit), requests)
+    for i in (0, 2):
+        assert outputs[i] == kit.expected(requests[i], requests[i].max_tokens)
+    assert all(usage.accepted_tokens == usage.drafted_tokens > 0 for usage in usages)
+
+
+def test_usage_and_engine_count_rounds_by_position(kit):
+    requests = requests_of(kit)[:3]
+    parts = mtp(kit, lambda position: position % 4 == 0)
+    _, usages = run(kit, parts, requests)
+    for usage in usages:
+        assert sum(usage.accepted_at) == usage.accepted_tokens < usage.drafted_tokens
+        assert usage.accepted_at == tuple(sorted(usage.accepted_at, reverse=True))
+        assert usage.accepted_at[0] <= usage.rounds
+    total = parts.engine.drafts
+    assert total.rounds == sum(usage.rounds for usage in usages)
+    assert total.accepted == sum(usage.accepted_tokens for usage in usages)
+    assert total.drafted == sum(usage.drafted_tokens for usage in usages)
+    assert total.fallbacks == sum(usage.fallback_steps for usage in usages)
+    assert total.accepted_at == [sum(each) for each in zip(*(u.accepted_at for u in usages),
+                                                          strict=True)]
+
+
+@pytest.mark.parametrize("ids", [range(1, 48, 2), [*range(2, 20), 60, 61]])
+def test_a_head_over_fewer_tokens_drafts_those_only(kit, ids):
+    """Also where the head has tokens that the tokenizer does not know."""
+    shortlist, requests = torch.tensor(ids), requests_of(kit)
+    parts = kit.build(speculator=MtpSpeculator)
+    assert parts.model.predictor.token_ids is None
+    parts.model.predictor.token_ids = shortlist
+    parts.speculator._vocabulary.__init__(shortlist, kit.VOCAB)
+    drafted = []
+    cut = parts.engine._speculation.propose
+    parts.engine._speculation.propose = lambda asked: drafted.append(cut(asked)) or drafted[-1]
+    outputs, usages = run(kit, parts, requests)
+    assert outputs == [kit.expected(each, each.max_tokens) for each in requests]
+    proposed = {token for each in drafted for row in each for token in row.drafts}
+    assert proposed and proposed <= {*ids} & {*range(kit.VOCAB)}
+    assert sum(usage.accepted_tokens for usage in usages) > 0
+
+
+def test_a_failing_predictor_costs_no_request(kit, caplog):
+    parts = mtp(kit)
+    steps = iter(range(1000))
+
+    def fail(batch):
+        if next(steps) == 12:
+            raise RuntimeError("kernel launch failed")
+
+    parts.model.predictor.before = fail
+    requests = requests_of(kit)
+    events = kit.serve(parts, *requests)
+    for request, each in zip(requests, events, strict=True):
+        assert list(each[-1].token_ids) == kit.expected(request, request.max_tokens)
+    assert caplog.text.count("switched off") == 1
+
+
+class TestAlone:
+    """The speculator beside an engine that stands still."""
+
+    def prepared(self, kit, parts):
+        """A request at its first round."""
+        request_id = parts.engine.submit(kit.ask(70, ignore_eos=True), print)
+        for _ in range(2):
+            parts.engine.step()
+        return parts.engine._sequences[request_id].draft_request(3)
+
+    def test_drafts_are_for_the_tokens_that_were_read(self, kit):
+        parts = mtp(kit)
+        asked = self.prepared(kit, parts)
+        expected = kit.expected(kit.ask(70), 5)
+        assert asked.tokens[70:] == expected[: len(asked.tokens) - 70]
+        [draft] = parts.speculator.propose([asked])
+        assert list(draft.token_ids) == expected[len(asked.tokens) - 70 :][:3]
+        assert draft.proposals is None
+
+    @pytest.mark.parametrize("change", [
+        lambda asked: evolve(asked, tokens=[*asked.tokens, 5]),
+        lambda asked: evolve(asked, tokens=asked.tokens[:-1]),
+        lambda asked: evolve(asked, request_id=99),
+    ])
+    def test_there_are_none_for_a_request_that_went_on_without_it(self, kit, change):
+        parts = mtp(kit)
+        asked = self.prepared(kit, parts)
+        drafts = parts.speculator.propose([change(asked), asked])
+        assert [len(draft.token_ids) for draft in drafts] == [0, 3]
+
+    def test_there_are_none_after_a_release(self, kit):
+        parts = mtp(kit)
+        asked = self.prepared(kit, parts)
+        parts.speculator.release(asked.request_id)
+        parts.speculator.release(asked.request_id)
+        assert parts.speculator.propose([asked])[0].token_ids == ()
+
+    def test_drawn_drafts_come_with_their_distributions(self, kit):
+        parts = mtp(kit)
+        asked = self.prepared(kit, parts)
+        row = asked.row
+        warm = evolve(asked, row=lambda pending: evolve(row(pending), params=WARM))
+        for _ in range(2):
+            cold, drawn = parts.speculator.propose([asked, warm])
+            assert cold.proposals is None
+            assert drawn.proposals.shape == (3, kit.VOCAB)
+            assert drawn.proposals.dtype == torch.float64
+            assert torch.allclose(drawn.proposals.sum(-1), torch.ones(3, dtype=torch.float64))
+            assert (drawn.proposals.gather(1, torch.tensor(drawn.token_ids)[:, None]) > 0).all()
+
+    def test_a_mask_without_a_likely_token_ends_the_drafts(self, kit):
+        parts = mtp(kit)
+        asked = self.prepared(kit, parts)
+        row, nothing = asked.row, torch.zeros(kit.VOCAB, dtype=torch.bool)
+        masked = evolve(asked, row=lambda pending: (
+            evolve(row(pending), mask=nothing) if len(pending) == 2 else row(pending)))
+        assert len(parts.speculator.propose([masked])[0].token_ids) == 2
+
+
+def test_a_model_without_a_predictor_is_refused(kit):
+    from ninfer_core.api import UnsupportedError
+
+    with pytest.raises(UnsupportedError, match="builds no predictor"):
+        kit.build(speculator=lambda_of(MtpSpeculator))
+
+
+def lambda_of(cls):
+    """A class that takes the predictor away before it begins."""
+
+    class Robbed(cls):
+        def __init__(self, context):
+            context.model.predictor = None
+            super().__init__(context)
+
+    return Robbed
