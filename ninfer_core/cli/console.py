@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, Self, TextIO
+
+from ninfer_core.api import ToolCall
 
 UNLIMITED = 10_000
 """Columns of what is no terminal."""
@@ -51,6 +54,7 @@ class Console:
     def __init__(self, log_level: str) -> None:
         self._verbose = LOG_LEVELS[log_level] <= logging.INFO
         self._unfinished: set[TextIO] = set()
+        self._calls: list[ToolCall] = []
         self._bar: ProgressLine | None = None
 
     def __enter__(self) -> Self:
@@ -68,10 +72,18 @@ class Console:
         elif self._verbose:
             self._write(sys.stderr, text)
 
-    def end_lines(self) -> None:
-        """Close the lines that the answer left open."""
+    def call(self, call: ToolCall) -> None:
+        """A tool call: a line of JSON on stdout, when the answer has ended."""
+        self._calls.append(call)
+
+    def end_answer(self) -> None:
+        """Close the lines that the answer left open, and write its calls."""
         self._end_line(sys.stderr)
         self._end_line(sys.stdout)
+        for call in self._calls:
+            line = {"name": call.name, "arguments": json.loads(call.arguments)}
+            self._write(sys.stdout, json.dumps(line, ensure_ascii=False) + "\n")
+        self._calls = []
 
     def note(self, text: str) -> None:
         """A line for the reader, at log level info and debug."""

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 
 from attrs import evolve, fields_dict
 
-from ninfer_core.api import Frontend, SamplingParams
+from ninfer_core.api import Frontend, PromptOptions, SamplingParams, ToolCall
 from ninfer_core.cli.console import Console
 from ninfer_core.cli.exits import INTERRUPTED
 from ninfer_core.cli.launch import prepare
@@ -56,11 +56,13 @@ def _request(
     given = {name: value for name, value in vars(arguments).items() if name in known}
     if arguments.greedy:
         given["temperature"] = 0.0
+    options = PromptOptions(thinking=arguments.thinking, effort=arguments.reasoning_effort)
+    prompt = frontend.prepare(messages, tools=tools, options=options)
     return GenerationRequest(
-        prompt=frontend.prepare(messages, tools=tools),
-        sampling=evolve(frontend.sampling_defaults, **given),
+        prompt=prompt, sampling=evolve(frontend.sampling_defaults(prompt), **given),
         max_tokens=arguments.max_tokens, stop=arguments.stop,
         stop_token_ids=arguments.stop_token_id, raw=arguments.raw_output,
+        thinking_budget=arguments.thinking_budget,
     )
 
 
@@ -76,6 +78,9 @@ def _stream(generation: Generation, console: Console) -> Finished:
 def _print(generation: Generation, console: Console) -> Finished:
     events = iter(generation)
     while not isinstance(event := next(events), Finished):
-        console.stream(event.channel, event.text)
-    console.end_lines()
+        if isinstance(event, ToolCall):
+            console.call(event)
+        else:
+            console.stream(event.channel, event.text)
+    console.end_answer()
     return event

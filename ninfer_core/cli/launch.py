@@ -7,7 +7,8 @@ from argparse import Namespace
 from attrs import evolve, fields_dict
 
 from ninfer_core.api import Progress
-from ninfer_core.cli.models import artifact_path
+from ninfer_core.artifact.container import Artifact, open_artifact
+from ninfer_core.cli.models import artifact_path, find_card, outline
 from ninfer_core.cli.plugins import find_plugins
 from ninfer_core.config import LaunchConfig, load_config
 from ninfer_core.plugin_host import PluginReport
@@ -15,9 +16,24 @@ from ninfer_core.plugin_host import PluginReport
 
 def prepare(arguments: Namespace, progress: Progress) -> tuple[LaunchConfig, PluginReport]:
     """Launch options whose model is a path, and the plugins they select."""
+    config, report = _options(arguments)
+    path = artifact_path(config.model, report.registry, progress)
+    return evolve(config, model=str(path)), report
+
+
+def prepare_catalogue(
+    arguments: Namespace, progress: Progress
+) -> tuple[LaunchConfig, PluginReport, Artifact]:
+    """As `prepare`, for commands that read no weights: the model may be a card."""
+    config, report = _options(arguments)
+    if card := find_card(config.model, report.registry):
+        return config, report, outline(card, report.registry)
+    path = artifact_path(config.model, report.registry, progress)
+    return evolve(config, model=str(path)), report, open_artifact(path)
+
+
+def _options(arguments: Namespace) -> tuple[LaunchConfig, PluginReport]:
     known = fields_dict(LaunchConfig)
     given = {name: value for name, value in vars(arguments).items() if name in known}
     config = load_config(arguments.config, {**given, "kernels": dict(arguments.kernels) or None})
-    report = find_plugins(arguments, config.profile)
-    path = artifact_path(config.model, report.registry, progress)
-    return evolve(config, model=str(path)), report
+    return config, find_plugins(arguments, config.profile)

@@ -57,7 +57,9 @@ def _parse(arguments: list[str], general: Namespace) -> tuple[CommandSpec, Names
 
 def _check_model(name: str, registry: Registry) -> None:
     """Refuse a word that is neither a command nor a model, such as a misspelt command."""
-    models = {model.name for pack in registry.packs.values() for model in pack.spec.embedded}
+    packs = [pack.spec for pack in registry.packs.values()]
+    models = {model.name for pack in packs for model in pack.embedded}
+    models |= {card.name for pack in packs for card in pack.cards}
     if not (name in models or os.path.sep in name or os.path.exists(name)):
         raise ConfigError(
             f"no command or model {name!r}",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ninfer_core.api import RequestError
+from ninfer_core.text.messages import member_problems
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 Objects = list[dict[str, Any]]
@@ -47,9 +48,10 @@ def _problems(value: Any) -> Iterator[tuple[str, str]]:
 def _message_problems(message: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
     if message.get("role") not in ROLES:
         yield f"{place}.role", "one of " + ", ".join(ROLES)
-    content = message.get("content")
-    if not isinstance(content, str | list) and not (content is None and message.get("tool_calls")):
+    content, calls = message.get("content"), message.get("tool_calls")
+    if not isinstance(content, str | list) and not (content is None and calls):
         yield f"{place}.content", "a string or an array of parts"
     for index, part in enumerate(content if isinstance(content, list) else ()):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             yield f"{place}.content[{index}]", "an object with a 'type'"
+    yield from member_problems(message, place)

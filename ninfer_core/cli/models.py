@@ -1,4 +1,4 @@
-"""From the model argument to the path of a `.ninfer` entry file."""
+"""From the model argument to the path of a `.ninfer` entry file, or the outline of a card."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ninfer_core.api import (
+    AmbiguityError,
     ArtifactError,
     ConfigError,
     Converter,
+    ConverterSpec,
     EmbeddedModel,
+    ModelCard,
     ModelPackSpec,
     Progress,
     UnsupportedError,
 )
-from ninfer_core.plugin_host import Registry, find_embedded
+from ninfer_core.artifact.container import Artifact
+from ninfer_core.config.model import blame
+from ninfer_core.plugin_host import Registered, Registry, find_embedded
 
 ENTRY = "model.ninfer"
 ELSEWHERE = "set NINFER_CACHE to a directory that can be written"
@@ -37,15 +42,25 @@ def artifact_path(model: str | None, registry: Registry, progress: Progress) -> 
 
     :param model: a path, the name of an embedded model, or None for the default one. An embedded
         model is converted into the cache directory when it is first used.
-    :raises ArtifactError: for a path that is missing or is a source checkpoint.
+    :raises ArtifactError: for a path that is missing or is a source checkpoint, or a card.
     """
+    if find_card(model, registry):
+        raise ArtifactError(
+            "there are no weights", where=str(model), why="it is a card, for plan and doctor alone",
+            fix=f"convert its checkpoint, ninfer-convert DIRECTORY --out {model}.ninfer, "
+            f"and give {model}.ninfer",
+        )
     names = [each.name for pack in registry.packs.values() for each in pack.spec.embedded]
     if model is None or model in names:
         return _cached(find_embedded(registry, model), registry, progress)
     path = Path(model)
     if not path.exists():
-        raise ArtifactError("there is no such model", where=model, why="the path does not exist",
-                            fix=f"give a .ninfer file or one of: {', '.join(names) or 'none'}")
+        cards = sorted(card.name for pack in registry.packs.values() for card in pack.spec.cards)
+        also = f"; plan and doctor also take: {', '.join(cards)}" if cards else ""
+        raise ArtifactError(
+            "there is no such model", where=model, why="the path does not exist",
+            fix=f"give a .ninfer file or one of: {', '.join(names) or 'none'}{also}",
+        )
     if path.is_dir() or path.suffix in (".gguf", ".safetensors"):
         source = path.parent if path.suffix == ".safetensors" else path
         raise ArtifactError(
@@ -53,6 +68,41 @@ def artifact_path(model: str | None, registry: Registry, progress: Progress) -> 
             fix=f"ninfer-convert {source} --out {source.resolve().stem}.ninfer",
         )
     return path
+
+
+def find_card(model: str | None, registry: Registry) -> Registered[ModelCard] | None:
+    """The card that a model argument names, if it does.
+
+    :raises AmbiguityError: if several packs have such a card, or the name means something else too.
+    """
+    found = [
+        Registered(card, pack.provenance)
+        for pack in registry.packs.values() for card in pack.spec.cards if card.name == model
+    ]
+    if not found:
+        return None
+    meanings = [f"card of {each.provenance}" for each in found]
+    meanings += [f"embedded model of {pack.provenance}" for pack in registry.packs.values()
+                 for each in pack.spec.embedded if each.name == model]
+    meanings += ["a file here"] if os.path.isfile(str(model)) else []
+    if len(meanings) > 1:
+        raise AmbiguityError(
+            f"{model!r} has {len(meanings)} meanings", where="; ".join(meanings),
+            fix=f"write ./{model} for the file, or leave a plugin out with --no-plugin NAME",
+        )
+    return found[0]
+
+
+def outline(card: Registered[ModelCard], registry: Registry) -> Artifact:
+    """What a conversion of the card's model would write, without weights."""
+    converter = _converter(registry)
+    if converter.outline is None:
+        raise UnsupportedError("a card is of no use here", where=card.spec.name,
+                               why=f"converter {converter.name!r} cannot outline an artifact")
+    with blame(card.provenance):
+        plan = card.spec.outline.load()()
+    made: Artifact = converter.outline.load()(plan, registry)
+    return made
 
 
 def _cached(model: EmbeddedModel, registry: Registry, progress: Progress) -> Path:
@@ -72,7 +122,7 @@ def _convert(
     source: Path, folder: Path, pack: ModelPackSpec, registry: Registry, progress: Progress
 ) -> None:
     """Convert beside the final place, then rename; who comes second drops its own copy."""
-    converter = _converter(registry)
+    converter: Converter = _converter(registry).convert.load()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=".converting-") as scratch:
         made = Path(scratch, "set")
@@ -87,13 +137,12 @@ def _convert(
                 raise
 
 
-def _converter(registry: Registry) -> Converter:
+def _converter(registry: Registry) -> ConverterSpec:
     if len(registry.converters) != 1:
         raise UnsupportedError(
-            "an embedded model is converted by the one converter there is",
+            "an embedded model or a card goes through the one converter there is",
             why=f"active: {', '.join(registry.converters) or 'none'}",
             fix="pip install ninfer-convert, or leave the others out with --no-plugin NAME",
         )
     (only,) = registry.converters.values()
-    converter: Converter = only.spec.convert.load()
-    return converter
+    return only.spec

@@ -7,9 +7,9 @@ import math
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
-from ninfer_core.api import ConfigError
+from ninfer_core.api import ConfigError, ReasoningEffort
 from ninfer_core.cli.console import LOG_LEVELS
 
 
@@ -81,11 +81,13 @@ def launch(parser: Parser) -> None:
         ("context-capacity", int, "BYTES", "byte pool of all sequences"),
         ("kv-dtype", str, "NAME", "storage of the KV cache (default: the profile's)"),
         ("prefill-chunk", int, "N", "prompt tokens a step, a multiple of 64 (default: 512)"),
-        ("spec", str, "NAME", "speculator; needs --draft-tokens"),
-        ("draft-tokens", int, "N", "most drafts of one round"),
+        ("spec", str, "NAME", "speculator, such as mtp or ngram"),
+        ("draft-tokens", int, "N", "most drafts of one round (default: 3); needs --spec"),
         ("threads", int, "N", "CPU threads (default: the profile's)"),
     ):
         add(f"--{name}", type=kind, metavar=metavar, help=text)
+    add("--lm-head-draft", action="store_true", default=SUPPRESS,
+        help="draft over the artifact's shortlist of tokens; needs --spec")
     add("--kernel", dest="kernels", action="append", default=[], type=pair, metavar="OP=NAME",
         help="use this kernel for an op; repeatable")
 
@@ -107,6 +109,18 @@ def request(parser: Parser) -> None:
     add("--print-token-ids", action="store_true", default=False, help="list the ids on stderr")
 
 
+def reasoning(parser: Parser) -> None:
+    """Whether, how much and how long the model reasons."""
+    group = parser.add_argument_group("reasoning (default: the model's)")
+    group.add_argument("--reasoning-effort", choices=get_args(ReasoningEffort), default=None,
+                       help="how much; none and minimal turn it off")
+    add = group.add_mutually_exclusive_group().add_argument
+    add("--no-thinking", dest="thinking", action="store_false", default=None,
+        help="answer without reasoning")
+    add("--thinking-budget", type=ranged(int, 1), default=None, metavar="N",
+        help="most tokens of reasoning; a block that takes more is closed")
+
+
 def sampling(parser: Parser) -> None:
     """How tokens are drawn."""
     add = parser.add_argument_group("sampling (default: the model's)").add_argument
@@ -126,7 +140,7 @@ def sampling(parser: Parser) -> None:
 
 def generate(parser: Parser) -> None:
     """All options of ``ninfer`` without a subcommand."""
-    for declare in (model, request, sampling, launch):
+    for declare in (model, request, reasoning, sampling, launch):
         declare(parser)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ninfer_core.config import EnginePlan
 from ninfer_core.engine.load import LoadedEngine
-from ninfer_core.engine.request import Finished
+from ninfer_core.engine.request import Finished, Usage
 
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of a unit of ``ru_maxrss``."""
@@ -23,6 +23,8 @@ def report(
     ledger = ", ".join(f"{line.name} {line.nbytes / 1e6:.1f} MB" for line in plan.ledger.lines)
     yield f"prefill  {_speed(times.prefill_tokens, times.prefill_s)}"
     yield f"decode   {_speed(times.decode_tokens, times.decode_s)}"
+    if finished.usage.rounds or finished.usage.fallback_steps:
+        yield f"drafts   {_drafts(finished.usage)}"
     yield f"answer   {finished.usage.output_tokens} tokens, ended by {finished.reason}"
     first = times.queue_s + times.prefill_s
     yield f"start    {load_s:.2f} s to load, then {first:.2f} s to the first token"
@@ -34,3 +36,12 @@ def report(
 
 def _speed(tokens: int, seconds: float) -> str:
     return f"{tokens} tokens in {seconds:.2f} s, {tokens / max(seconds, 1e-9):.1f} tok/s"
+
+
+def _drafts(usage: Usage) -> str:
+    accepted, drafted = usage.accepted_tokens, usage.drafted_tokens
+    verified = (
+        f"{accepted} of {drafted} accepted ({100 * accepted / drafted:.1f} %) in {usage.rounds} "
+        f"rounds, at each position {' '.join(map(str, usage.accepted_at))}" if drafted else "none"
+    )
+    return f"{verified}; {usage.fallback_steps} steps had no room for any"

@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ninfer_core.text.unicode import unicode_scalars
+
 _STAND_IN = 0x100000  # private use plane 16
+
+
+class Scaffolding(str):
+    """Text of ours among content, whose control tokens are meant."""
 
 
 class ControlText:
@@ -29,9 +35,12 @@ class ControlText:
         self._hide |= {edge: stand_in for stand_in, edge in self._reveal.items()}
 
     def hide(self, value: Any) -> Any:
-        """A copy of a string, or of nested mappings and lists with all their strings."""
+        """A copy of a string, or of nested mappings and lists with all their strings; `Scaffolding`
+        is left as it is, and what has no UTF-8 form becomes U+FFFD."""
+        if isinstance(value, Scaffolding):
+            return str(value)
         if isinstance(value, str):
-            return value.translate(self._hide)
+            return unicode_scalars(value).translate(self._hide)
         if isinstance(value, Mapping):
             return {self.hide(key): self.hide(item) for key, item in value.items()}
         if isinstance(value, Sequence):

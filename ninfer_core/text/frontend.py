@@ -6,17 +6,21 @@ import json
 import logging
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ninfer_core.api import (
     ArtifactError,
     OutputParser,
     PreparedPrompt,
+    PromptOptions,
+    ReasoningTokens,
     RequestError,
     SamplingParams,
 )
+from ninfer_core.text.messages import check_tools, template_messages
 from ninfer_core.text.parsers import PlainParser
 from ninfer_core.text.template import ChatTemplate
+from ninfer_core.text.thinking import check_thinking
 from ninfer_core.text.tokenizer import HfTokenizer
 
 _log = logging.getLogger(__name__)
@@ -25,35 +29,64 @@ _log = logging.getLogger(__name__)
 class ChatFrontend:
     """A frontend for text, without reasoning and tools beyond what the template writes.
 
+    :cvar reasoning: opening and closing tag of reasoning blocks, if the model has such.
     :param resources: by role: ``tokenizer.json``, ``chat_template.jinja``,
-        ``generation_config.json`` (``eos_token_id``, an id or a list of ids), and perhaps
-        ``tokenizer_config.json`` (``bos_token`` and ``eos_token``, which templates may use).
+        ``generation_config.json`` (``eos_token_id``, an id or a list of ids, and perhaps sampling
+        parameters), and perhaps ``tokenizer_config.json`` (``bos_token`` and ``eos_token``, which
+        templates may use).
     :raises ArtifactError: naming a resource that is missing or unusable.
     """
+
+    reasoning: ClassVar[tuple[str, str] | None] = None
 
     def __init__(self, resources: Mapping[str, bytes]) -> None:
         self.tokenizer = HfTokenizer(_need(resources, "tokenizer.json"))
         template = _need(resources, "chat_template.jinja").decode(errors="replace")
-        self._template = ChatTemplate(template, self.tokenizer)
-        self._takes_tools = "tools" in template
+        self.template = ChatTemplate(template, self.tokenizer, reasoning=self.reasoning)
         config = _object({"tokenizer_config.json": b"{}", **resources}, "tokenizer_config.json")
-        self._variables = _special_tokens(config)
-        if config.get("add_bos_token") and "bos_token" not in template:
+        self._variables: dict[str, Any] = _special_tokens(config)
+        if config.get("add_bos_token") and "bos_token" not in self.template.variables:
             _log.info("add_bos_token of the tokenizer config is not followed: the chat template "
                       "alone says how a conversation begins")
-        self.eos_token_ids = _eos_ids(_object(resources, "generation_config.json"))
-        self.sampling_defaults = SamplingParams()
+        generation = _object(resources, "generation_config.json")
+        self.eos_token_ids = _eos_ids(generation)
+        self._sampling = _sampling(generation)
+
+    @property
+    def reasoning_tokens(self) -> ReasoningTokens | None:
+        """None if the model has no such tags, or no tokens for them."""
+        controls = self.tokenizer.control_ids
+        if self.reasoning is None or not controls.keys() >= {*self.reasoning}:
+            return None
+        opening, closing = self.reasoning
+        forced = self.tokenizer.encode(f"\n{closing}\n\n", special=True)
+        return ReasoningTokens(controls[opening], controls[closing], tuple(forced))
+
+    def sampling_defaults(self, prompt: PreparedPrompt) -> SamplingParams:
+        """What the generation config says."""
+        return self._sampling
 
     def prepare(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (),
+        options: PromptOptions = PromptOptions(),
     ) -> PreparedPrompt:
         """Render a conversation of texts; content in parts is joined."""
-        if not messages:
-            raise RequestError("there are no messages", fix="send at least one")
-        if tools and not self._takes_tools:
+        prompt = self.render(template_messages(messages), tools)
+        check_thinking(options, prompt)
+        if options.preserve_thinking:
+            raise RequestError("the model cannot be asked for that", where="preserve thinking",
+                               why="its chat template has no reasoning")
+        return prompt
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]],
+        **variables: Any,
+    ) -> PreparedPrompt:
+        """Check the tools and run the template."""
+        if tools and "tools" not in self.template.variables:
             raise RequestError("the model takes no tools", why="its chat template has none")
-        texts = [_text_message(message) for message in messages]
-        return self._template.prepare(texts, tools=tools, **self._variables)
+        check_tools(tools)
+        return self.template.prepare(messages, tools=tools, **(self._variables | variables))
 
     def parser(self, prompt: PreparedPrompt) -> OutputParser:
         """All of the answer is content."""
@@ -90,28 +123,17 @@ def _eos_ids(generation_config: Mapping[str, Any]) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: tokenizer_config.get(name) for name in ("bos_token", "eos_token")}
     texts = {n: t.get("content") if isinstance(t, dict) else t for n, t in found.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
-def _text_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    content = message.get("content")
-    if content is None and message.get("role") == "assistant":  # it only called tools
-        content = ""
-    if isinstance(content, list) and all(map(_is_text, content)):
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise RequestError(
-            "the model takes text only", where=f"message of {message.get('role')!r}",
-            why=f"its content is {reprlib.repr(content)}",
-        )
-    return {**message, "content": content}
-
-
-def _is_text(part: Any) -> bool:
-    return (
-        isinstance(part, Mapping) and part.get("type") == "text"
-        and isinstance(part.get("text"), str)
-    )
+def _sampling(generation_config: Mapping[str, Any]) -> SamplingParams:
+    names = ("temperature", "top_k", "top_p", "min_p")
+    given = {name: generation_config.get(name) for name in names}
+    try:
+        return SamplingParams(**{name: each for name, each in given.items() if each is not None})
+    except (RequestError, TypeError) as error:
+        raise ArtifactError("sampling parameters make no sense", where="generation_config.json",
+                            why=str(error)) from error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ninfer_core.api import ArtifactError, PreparedPrompt, RequestError
@@ -46,6 +46,7 @@ class ChatTemplate:
     :param tokenizer: tokenises what the template renders.
     :param reasoning: opening and closing tag of reasoning blocks, if the model has such.
     :param max_chars: most characters of a rendering.
+    :ivar variables: names that the template takes from outside.
     :raises ArtifactError: if the template does not compile.
     """
 
@@ -55,7 +56,9 @@ class ChatTemplate:
     ) -> None:
         self._tokenizer, self._reasoning, self._max_chars = tokenizer, reasoning, max_chars
         try:
-            self._template = _sandbox().from_string(source)
+            sandbox = _sandbox()
+            self._template = sandbox.from_string(source)
+            self.variables = frozenset(meta.find_undeclared_variables(sandbox.parse(source)))
         except TemplateSyntaxError as error:
             raise ArtifactError(
                 "the chat template does not compile", where=f"line {error.lineno}", why=str(error)
@@ -63,11 +66,13 @@ class ChatTemplate:
 
     def prepare(
         self, messages: Sequence[Mapping[str, Any]], *,
-        tools: Sequence[Mapping[str, Any]] = (), **variables: Any,
+        tools: Sequence[Mapping[str, Any]] = (),
+        rewrite: Callable[[str], str] = lambda text: text, **variables: Any,
     ) -> PreparedPrompt:
         """Render and tokenise a conversation. Only what the template itself writes becomes
         control tokens; in messages and tools their text stays text.
 
+        :param rewrite: changes the rendered text, in which content is still hidden.
         :param variables: further variables of the template; ``add_generation_prompt`` is true.
         :raises RequestError: if the template refuses the conversation, naming the line, or if the
             conversation is nested too deeply.
@@ -78,12 +83,13 @@ class ChatTemplate:
         except RecursionError as error:
             why = "it is nested too deeply"
             raise RequestError("the conversation cannot be rendered", why=why) from error
-        text = self.render(**content, **variables)
+        text = rewrite(self.render(**content, **variables))
         opening, closing = self._reasoning or ("", "")
         return PreparedPrompt(
             token_ids=tuple(self._tokenizer.encode(text, special=True)),
             text=reveal(text),
             reasoning_open=bool(opening) and text.rfind(opening) > text.rfind(closing),
+            tools=tuple(tools),
         )
 
     def render(self, **variables: Any) -> str:

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from ninfer_core.api import ArtifactError, NInferError, UnsupportedError
 from ninfer_core.text.control_text import ControlText
+from ninfer_core.text.unicode import unicode_scalars
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
@@ -80,7 +81,6 @@ class HfTokenizer:
         return known
 
     def _encode_plain(self, text: str) -> list[int]:
-        # JSON can carry lone surrogates, which have no UTF-8.
-        scalars = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        scalars = unicode_scalars(text)
         ids: list[int] = self._plain.encode(scalars, add_special_tokens=False).ids
         return ids

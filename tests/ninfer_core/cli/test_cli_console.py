@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
+from ninfer_core.api import ToolCall
 from ninfer_core.cli.console import Console, set_up_streams, table
 
 UP, ERASE_LINE = "\x1b[1A", "\x1b[2K"
@@ -68,15 +69,29 @@ def test_channels_are_kept_apart_and_lines_ended(capsys, parts, out, err):
     with Console("info") as console:
         for channel, text in parts:
             console.stream(channel, text)
-        console.end_lines()
+        console.end_answer()
     assert capsys.readouterr() == (out, err)
+
+
+@pytest.mark.parametrize("content", ["", "so", "so\n"])
+def test_calls_are_lines_of_json_after_the_content(capsys, content):
+    with Console("off") as console:
+        console.call(ToolCall(0, "read", '{"path": "/東京"}'))
+        console.call(ToolCall(1, "plan", '{\n"days": [1]}'))
+        if content:
+            console.stream("content", content)
+        console.end_answer()
+    assert capsys.readouterr().out == (
+        ("so\n" if content else "") + '{"name": "read", "arguments": {"path": "/東京"}}\n'
+        '{"name": "plan", "arguments": {"days": [1]}}\n'
+    )
 
 
 def test_reasoning_is_quiet_at_quiet_levels(capsys):
     with Console("warning") as console:
         console.stream("reasoning", "why")
         console.stream("content", "because")
-        console.end_lines()
+        console.end_answer()
     assert capsys.readouterr() == ("because\n", "")
 
 

@@ -7,9 +7,12 @@ import re
 
 import pytest
 
+from ninfer_core.api import OutputPart, RequestError, ToolCall
 from ninfer_core.cli.console import Console
 from ninfer_core.cli.exits import INTERRUPTED
 from ninfer_core.engine.load import load_engine
+from ninfer_core.text.frontend import ChatFrontend
+from ninfer_core.text.parsers import PlainParser
 
 
 @pytest.fixture
@@ -52,6 +55,45 @@ def test_messages_and_prompt_are_the_same_request(answer, tmp_path):
     path = tmp_path / "chat.json"
     path.write_text(json.dumps([{"role": "user", "content": "hi"}]))
     assert answer("--messages", path)[:2] == answer()[:2]
+
+
+def test_reasoning_options_reach_the_prompt(answer, monkeypatch):
+    seen = []
+
+    def prepare(self, messages, *, tools=(), options):
+        seen.append(options)
+        raise RequestError("enough")
+
+    monkeypatch.setattr(ChatFrontend, "prepare", prepare)
+    assert answer("--no-thinking")[0] == answer("--reasoning-effort", "low")[0] == 1
+    assert [(each.thinking, each.effort) for each in seen] == [(False, None), (None, "low")]
+
+
+def test_a_model_that_does_not_reason_says_so(answer):
+    assert answer("--no-thinking")[:2] == answer()[:2]
+    code, out, err = answer("--reasoning-effort", "high")
+    assert (code, out) == (1, "") and "[reasoning effort]: it never reasons" in err
+
+
+def test_tool_calls_are_lines_after_the_content(answer, monkeypatch):
+    class Calling(PlainParser):
+        def finish(self):
+            return [OutputPart("reasoning", "hm"), ToolCall(0, "f", '{"a": 1}')]
+
+    monkeypatch.setattr(ChatFrontend, "parser", lambda self, prompt: Calling())
+    content = answer("--raw-output")[1]
+    _, out, err = answer()
+    assert out == content + '{"name": "f", "arguments": {"a": 1}}\n'
+    assert "hm\n" in err
+
+
+def test_drafts_are_reported(answer):
+    plain, drafted = answer(), answer("--spec", "ngram", "--max-tokens", 40)
+    assert "drafts" not in plain[2]
+    [line] = re.findall(r"^drafts .*$", drafted[2], re.MULTILINE)
+    assert re.fullmatch(
+        r"drafts   \d+ of \d+ accepted \([\d.]+ %\) in \d+ rounds, at each position [\d ]+; "
+        r"\d+ steps had no room for any", line)
 
 
 def test_sampling_options_reach_the_sampler(answer):

@@ -40,7 +40,8 @@ def test_an_object_may_bring_tools(write):
 
 
 def test_an_assistant_that_calls_tools_needs_no_content(write):
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    called = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}]
+    call = {"role": "assistant", "content": None, "tool_calls": called}
     assert read_conversation(write([USER, call]))[0][1] == call
 
 
@@ -63,6 +64,12 @@ def test_an_assistant_that_calls_tools_needs_no_content(write):
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([{"role": "assistant", "content": None}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "text"}, {}]}], "messages[0].content[1]"),
+        ([USER | {"role": "tool", "tool_call_id": 1}], "messages[0].tool_call_id"),
+        ([USER | {"role": "assistant", "reasoning_content": []}], "messages[0].reasoning_content"),
+        ([USER | {"role": "assistant", "tool_calls": {}}], "messages[0].tool_calls"),
+        ([USER | {"tool_calls": [{"id": "1"}]}], "messages[0].tool_calls[0].function"),
+        ([USER | {"tool_calls": [{"function": {"name": "f", "arguments": 5}}]}],
+         "messages[0].tool_calls[0].function.arguments"),
     ],
 )
 def test_errors_name_the_place(write, value, place):
@@ -84,7 +91,7 @@ def test_a_missing_file_says_so(tmp_path):
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(ROLES),
     lambda inner: st.lists(inner) | st.dictionaries(
-        st.sampled_from(["messages", "tools", "role", "content", "type", "x"]), inner),
+        st.sampled_from(["messages", "tools", "role", "content", "type", "tool_calls"]), inner),
 ))
 def test_any_json_is_read_or_refused(tmp_path_factory, value):
     path = tmp_path_factory.getbasetemp() / "any.json"

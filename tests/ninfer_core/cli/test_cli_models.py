@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from ninfer_core.api import ArtifactError, ConfigError, UnsupportedError
-from ninfer_core.cli.models import artifact_path, cache_dir
+from ninfer_core.api import (
+    AmbiguityError,
+    ArtifactError,
+    ConfigError,
+    ConverterSpec,
+    ModelCard,
+    PluginError,
+    UnsupportedError,
+)
+from ninfer_core.cli.models import artifact_path, cache_dir, find_card, outline
+from ninfer_core.plugin_host import Registered
 
 
 def path_of(model, fakes):
@@ -117,3 +126,80 @@ def test_a_user_without_a_home_is_told_of_the_variable(monkeypatch):
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(ConfigError, match="set NINFER_CACHE"):
         cache_dir()
+
+
+@pytest.fixture
+def carded(fakes, monkeypatch):
+    """The registry, whose pack has the card ``big``; its outline gives a plan."""
+    monkeypatch.setattr("fake_parts.outline_card", lambda: "the plan", raising=False)
+    monkeypatch.setattr("fake_parts.outline", lambda *given: given, raising=False)
+    registry = fakes.registry
+    pack, converter = registry.packs["fake"], registry.converters["convert"]
+    card = ModelCard("big", "fake_parts:outline_card")
+    spec = ConverterSpec("convert", "fake_parts:convert", "fake_parts:outline")
+    return evolve(
+        registry, packs={"fake": evolve(pack, spec=evolve(pack.spec, cards=(card,)))},
+        converters={"convert": evolve(converter, spec=spec)},
+    )
+
+
+def test_a_card_becomes_what_the_converter_would_write(carded):
+    card = find_card("big", carded)
+    assert outline(card, carded) == ("the plan", carded)
+    assert card.provenance.entry_point == "fake"
+
+
+def test_a_missing_path_names_the_cards_too(carded):
+    with pytest.raises(ArtifactError, match="one of: tiny; plan and doctor also take: big"):
+        artifact_path("bigg", carded, lambda *_: None)
+
+
+@pytest.mark.parametrize("model", ["tiny", "small", "big.ninfer", None])
+def test_other_names_are_no_cards(carded, model):
+    assert find_card(model, carded) is None
+
+
+def test_a_card_has_no_weights_and_the_error_says_how_to_make_some(carded):
+    with pytest.raises(ArtifactError, match="there are no weights") as caught:
+        artifact_path("big", carded, lambda *_: None)
+    assert "ninfer-convert DIRECTORY --out big.ninfer" in caught.value.fix
+
+
+@pytest.mark.parametrize(("other", "named"), [
+    ("card", "other-pack"), ("embedded model", "embedded model of fake-pack"),
+    ("file", "a file here"),
+])
+def test_a_name_with_two_meanings_is_refused(carded, other, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    packs = dict(carded.packs)
+    fake = packs["fake"]
+    if other == "card":
+        origin = evolve(fake.provenance, distribution="other-pack")
+        packs["other"] = Registered(evolve(fake.spec, name="other", embedded=()), origin)
+    elif other == "file":
+        (tmp_path / "big").touch()
+    else:
+        embedded = evolve(fake.spec.embedded[0], name="big")
+        packs["fake"] = evolve(fake, spec=evolve(fake.spec, embedded=(embedded,)))
+    with pytest.raises(AmbiguityError, match="'big' has 2 meanings") as caught:
+        find_card("big", evolve(carded, packs=packs))
+    assert named in caught.value.where and "./big" in caught.value.fix
+    assert find_card("./big", evolve(carded, packs=packs)) is None
+
+
+def test_a_directory_of_the_name_is_no_meaning(carded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "big").mkdir()
+    assert find_card("big", carded)
+
+
+def test_a_converter_that_cannot_outline_is_named(carded, fakes):
+    bare = evolve(carded, converters=fakes.registry.converters)
+    with pytest.raises(UnsupportedError, match="'convert' cannot outline"):
+        outline(find_card("big", bare), bare)
+
+
+def test_a_card_that_breaks_is_blamed_on_its_plugin(carded, monkeypatch):
+    monkeypatch.setattr("fake_parts.outline_card", lambda: 1 / 0)
+    with pytest.raises(PluginError, match="fake-pack"):
+        outline(find_card("big", carded), carded)

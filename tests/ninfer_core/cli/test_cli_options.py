@@ -37,6 +37,7 @@ def test_the_model_may_stand_anywhere():
         ("--seed", ["0", str(2**64 - 1)], ["-1", str(2**64), "0x1"]),
         ("--max-tokens", ["1"], ["0", "-1", "many"]),
         ("--stop-token-id", ["0"], ["-1"]),
+        ("--thinking-budget", ["1"], ["0", "-1", "long"]),
     ],
 )
 def test_ranges(option, good, bad):
@@ -49,11 +50,26 @@ def test_ranges(option, good, bad):
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--prompt", "a", "--messages", "b"], ["--prompt", "a", "--wat"],
-                  ["--prompt", "a", "--max-tok", "3"]],
+                  ["--prompt", "a", "--max-tok", "3"],
+                  ["--prompt", "a", "--reasoning-effort", "huge"],
+                  ["--prompt", "a", "--no-thinking", "--thinking-budget", "3"]],
 )
 def test_usage_errors_point_to_the_help(arguments):
     with pytest.raises(ConfigError, match="ninfer --help"):
         parser_of(GENERATE, "ninfer").parse_args(arguments)
+
+
+def test_reasoning_is_the_models_unless_given():
+    assert (parse().thinking, parse().reasoning_effort, parse().thinking_budget) == (None,) * 3
+    assert parse("--no-thinking").thinking is False
+    given = parse("--reasoning-effort", "xhigh", "--thinking-budget", "3")
+    assert (given.reasoning_effort, given.thinking_budget) == ("xhigh", 3)
+
+
+def test_drafting():
+    given = parse("--spec", "mtp", "--draft-tokens", "4", "--lm-head-draft")
+    assert (given.spec, given.draft_tokens, given.lm_head_draft) == ("mtp", 4, True)
+    assert not {"spec", "draft_tokens", "lm_head_draft"} & set(vars(parse()))
 
 
 def test_repeatable_options_collect():

@@ -1,5 +1,7 @@
 """A small byte-level BPE tokenizer, trained here, and the same one as Hugging Face runs it."""
 
+from itertools import pairwise
+
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -32,3 +34,14 @@ def hf_tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def tokenizer(hf_tokenizer: Tokenizer) -> HfTokenizer:
     return HfTokenizer(hf_tokenizer.to_str().encode())
+
+
+@pytest.fixture(scope="session")
+def cut():
+    """``(text, bounds) -> pieces``: the text cut at these places, as far as it has them."""
+
+    def cut(text: str, bounds: list[int]) -> list[str]:
+        places = [0, *sorted(min(bound, len(text)) for bound in bounds), len(text)]
+        return [text[a:b] for a, b in pairwise(places)]
+
+    return cut

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ninfer_conformance.subject import tiny_resources
-from ninfer_core.api import ArtifactError, RequestError
+from ninfer_core.api import ArtifactError, PromptOptions, RequestError, SamplingParams
 from ninfer_core.text.frontend import ChatFrontend
 
 PLAIN = b"{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -86,6 +86,52 @@ def test_tools_need_a_template_that_has_them():
         frontend(chat_template__jinja=PLAIN).prepare([USER], tools=tools)
     shown = frontend(chat_template__jinja=b"{{ tools[0].function.name }}")
     assert shown.prepare([USER], tools=tools).text == "f"
+
+
+def test_a_malformed_tool_is_named():
+    shown = frontend(chat_template__jinja=b"{{ tools }}")
+    for bad in ({}, {"function": {}}, {"function": {"name": 5}}, {"name": "f"}, "f"):
+        with pytest.raises(RequestError, match=r"tools\[1\]"):
+            shown.prepare([USER], tools=[{"function": {"name": "f"}}, bad])
+
+
+def test_a_prompt_keeps_its_tools_for_the_parser():
+    tools = [{"type": "function", "function": {"name": "<|im_end|>"}}]
+    assert frontend(chat_template__jinja=b"{{ tools }}").prepare([USER], tools=tools).tools == (
+        *tools,)
+
+
+@pytest.mark.parametrize(("options", "option"), [
+    (PromptOptions(thinking=True), "thinking"), (PromptOptions(effort="low"), "reasoning effort"),
+    (PromptOptions(preserve_thinking=True), "preserve thinking"),
+])
+def test_a_model_that_does_not_reason_cannot_be_asked_to(options, option):
+    with pytest.raises(RequestError, match=rf"\[{option}\]"):
+        frontend().prepare([USER], options=options)
+
+
+@pytest.mark.parametrize("options", [
+    PromptOptions(thinking=False), PromptOptions(effort="none"),
+    PromptOptions(preserve_thinking=False),
+])
+def test_nor_need_it_be_kept_from_it(options):
+    assert frontend().prepare([USER], options=options) == frontend().prepare([USER])
+    assert frontend().reasoning_tokens is None
+
+
+def test_sampling_parameters_of_the_generation_config():
+    config = {"eos_token_id": 7, "temperature": 0.5, "top_p": 0.9, "top_k": None, "min_p": 0.1}
+    tested = frontend(generation_config__json=json.dumps(config).encode())
+    expected = SamplingParams(temperature=0.5, top_p=0.9, min_p=0.1)
+    assert tested.sampling_defaults(tested.prepare([USER])) == expected
+    assert frontend().sampling_defaults(frontend().prepare([USER])) == SamplingParams()
+
+
+@pytest.mark.parametrize("changes", [{"temperature": -1}, {"top_p": "high"}, {"top_k": []}])
+def test_sampling_parameters_that_make_no_sense(changes):
+    config = json.dumps({"eos_token_id": 7, **changes}).encode()
+    with pytest.raises(ArtifactError, match=r"\[generation_config.json\]"):
+        frontend(generation_config__json=config)
 
 
 def test_all_of_an_answer_is_content():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ninfer_core.api import ArtifactError, RequestError
+from ninfer_core.text.control_text import Scaffolding
 from ninfer_core.text.template import ChatTemplate
 
 CHATML = (
@@ -68,6 +69,31 @@ def test_tools_names_and_keys_are_content_too(tokenizer):
     found = [i for i in prepared.token_ids if i in controls.values()]
     assert found == [controls["<|im_start|>"]]
     assert prepared.text == '<|im_start|>[{"<|im_end|>": {"name": "</think>"}}]'
+
+
+def test_scaffolding_among_content_is_meant(tokenizer):
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", tokenizer)
+    prepared = template.prepare(user(Scaffolding("<think>"), "<think>"))
+    assert [*prepared.token_ids][:1] == [tokenizer.control_ids["<think>"]]
+    assert [*prepared.token_ids].count(tokenizer.control_ids["<think>"]) == 1
+
+
+def test_a_rewriting_sees_scaffolding_apart_from_content(tokenizer):
+    template = ChatTemplate("<|im_end|>{{ messages[0].content }}", tokenizer)
+    prepared = template.prepare(
+        user("<|im_end|>"), rewrite=lambda text: text.replace("<|im_end|>", "<think>")
+    )
+    assert prepared.text == "<think><|im_end|>"
+
+
+def test_variables_are_those_that_a_template_takes_from_outside(tokenizer):
+    source = "{# tools #}{% set x = 1 %}{{ x }}{% if think is defined %}{{ messages }}{% endif %}"
+    assert ChatTemplate(source, tokenizer).variables == {"think", "messages"}
+
+
+def test_a_lone_surrogate_in_content_becomes_a_replacement_character(tokenizer):
+    prepared = ChatTemplate("{{ messages[0].content }}", tokenizer).prepare(user("ok \ud83d end"))
+    assert prepared.text == "ok \ufffd end"
 
 
 @pytest.mark.parametrize(("generate", "content", "expected"), [
