@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import evolve, frozen
 
 from ninfer_core.api import ConfigError, PluginError
-from ninfer_core.plugin_host.records import PluginRecord
+from ninfer_core.plugin_host.records import PluginRecord, log
 from ninfer_core.plugin_host.scan import CORE, PROFILES, installed
 
 
@@ -47,6 +48,7 @@ class PluginSelection:
 
     def scan(self) -> tuple[PluginRecord, ...]:
         """The core, the installed plugins and those of ``-p``, with the state this gives them.
+        A blocked name that is none of them is warned of.
 
         :raises PluginError: if ``NINFER_PLUGINS`` names a plugin that is not installed.
         """
@@ -58,6 +60,7 @@ class PluginSelection:
         if modules and (here := os.getcwd()) not in sys.path:
             sys.path.append(here)  # as for python -m, but last: it must hide nothing installed
         loose = [PluginRecord(m, "-p", m, "uninstalled", m) for m in sorted(modules)]
+        _warn_of_strangers(self.blocked, found + loose)
         return (CORE, *map(self._apply, found + loose))
 
     def _apply(self, record: PluginRecord) -> PluginRecord:
@@ -71,3 +74,11 @@ class PluginSelection:
         if record.group == PROFILES and self.profile and not wanted:
             return evolve(record, state="not-selected", reason=f"--profile {self.profile}")
         return evolve(record, asked=wanted or self.names is not None)
+
+
+def _warn_of_strangers(names: Iterable[str], records: Iterable[PluginRecord]) -> None:
+    known = {name for each in records for name in (each.name, each.distribution, each.module)}
+    for name in set(names) - known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        log.warning("--no-plugin %s leaves nothing out: no plugin has that name%s", name, hint)

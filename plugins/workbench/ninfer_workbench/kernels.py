@@ -10,7 +10,7 @@ from typing import Any
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.store import load_weights
 from ninfer_core.cli.console import Console, table
-from ninfer_core.cli.launch import prepare
+from ninfer_core.cli.launch import prepare_catalogue
 from ninfer_core.cli.plugins import find_plugins
 from ninfer_core.config import EnginePlan, resolve
 from ninfer_core.config.model import blame
@@ -23,7 +23,8 @@ def run(arguments: Namespace) -> int:
     """All kernels there are, or with a model those it gets."""
     if arguments.model is not None:
         with Console(arguments.log_level) as console:
-            plan = resolve(*prepare(arguments, console.progress), absent=True)
+            config, report, artifact = prepare_catalogue(arguments, console.progress)
+            plan = resolve(config, report, absent=True, artifact=artifact)
         print_kernels(plan)
         return 0
     head = ("OP", "KERNEL", "PRIORITY", "DEVICES", "INVARIANT", "DISTRIBUTION", "SOURCE")
@@ -66,7 +67,7 @@ def dry_build(plan: EnginePlan) -> Iterable[KernelChoice]:
         build_model(
             plan.model_pack, plan.model_config, weights=weights, binder=binder, store=store,
             profile=nowhere, max_tokens=plan.max_tokens, max_context=max_context,
-            max_logits=config.max_concurrency * plan.max_verify_rows,
+            max_logits=plan.max_logits,
         )
     return binder.choices
 

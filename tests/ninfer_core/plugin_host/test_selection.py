@@ -65,6 +65,15 @@ def test_a_plugin_is_blocked_by_entry_point_distribution_or_module(site, find, n
     assert find(report, "one").state == "blocked"
 
 
+def test_a_blocked_name_that_nothing_has_is_warned_of(site, caplog):
+    site.install("one", CODEC)
+    load_plugins(site.selection(blocked=("onne", "one", "one.plugin", "xyzzy")))
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "--no-plugin onne leaves nothing out: no plugin has that name; did you mean one?",
+        "--no-plugin xyzzy leaves nothing out: no plugin has that name",
+    ]
+
+
 def test_a_loose_module_loads_from_the_working_directory(site, tmp_path, monkeypatch, find):
     site.write("here.loose", "from ninfer_core.api import *\nNINFER_API = (1, 0)\n"
                "@hookimpl\ndef ninfer_kv_codecs(): return [KVCodecSpec('loose', 'loose:Codec')]\n"

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from ninfer_core.api import ParameterSpec
+from ninfer_core.artifact.container import open_artifact
+from ninfer_core.artifact.writer import ArtifactWriter
+from ninfer_workbench.doctor import file_problems, files_row
+
 NORM = "text/layers/1/input_norm"
 
 
@@ -40,6 +45,25 @@ def test_no_weight_is_read(ninfer, write_model):
     raw[start:] = b"\xff" * (len(raw) - start)
     path.write_bytes(raw)
     assert ninfer("doctor", path)[0] == 0
+
+
+def test_a_missing_part_is_named(tmp_path):
+    path, names = tmp_path / "set.ninfer", ("a", "b", "c")
+    config = {"text": {"config": {"architectures": ["Any"]}}}
+    with ArtifactWriter(path, components=config, max_file_bytes=8192) as writer:
+        for name in names:
+            image = torch.zeros(4096, dtype=torch.uint8)
+            writer.add_tensor(name, (1024,), "fp32", "contiguous_le_v1", image)
+            writer.bind(name, name)
+    specs = [ParameterSpec(name, (1024,)) for name in names]
+    artifact = open_artifact(path)
+    assert list(file_problems(artifact, specs)) == []
+    assert files_row(artifact)[1] == "3 of 3 are in use"
+    (tmp_path / "set.ninfer.part-0002").unlink()
+    artifact = open_artifact(path)
+    assert list(file_problems(artifact, specs[:2])) == []
+    [(kind, where, why)] = file_problems(artifact, specs)
+    assert kind == "file" and where.endswith("set.ninfer.part-0002") and "No such file" in why
 
 
 def test_kernels_lists_all_there_are(ninfer):

@@ -1,0 +1,1 @@
+"""The DGX Spark as a hardware profile of NInfer."""

@@ -1,0 +1,1 @@
+"""Finding NVIDIA cards, and what profiles of them have in common. Imports no torch."""
