@@ -1,0 +1,1 @@
+"""Dense Qwen hybrids: Gated DeltaNet and gated attention with a SwiGLU MLP."""

@@ -1,0 +1,1 @@
+"""Official recipes of dense models, by name."""

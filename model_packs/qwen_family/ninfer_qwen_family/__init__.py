@@ -1,0 +1,1 @@
+"""What the packs of the Qwen hybrids share: config, names, import rules, decoder, cards."""

@@ -1,0 +1,199 @@
+"""Dimensions of a Qwen hybrid, read from an artifact or a Hugging Face config."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from attrs import field, fields_dict, frozen
+from attrs.validators import ge, gt
+
+from ninfer_core.api import ArtifactError, Claim, ModelDescription
+from ninfer_core.artifact.schema import read_config
+
+LayerType = Literal["linear_attention", "full_attention"]
+VARIANTS: Mapping[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",), "attention_bias": (False,), "attn_output_gate": (True,),
+    "output_gate_type": ("silu", "swish", "sigmoid"), "rope_type": ("default",),
+    "mrope_interleaved": (True,), "mtp_num_hidden_layers": (1, 0),
+    "mtp_use_dedicated_embeddings": (False,), "mlp_only_layers": ([],),
+}
+"""Keys that change the mathematics, with the values that are computed."""
+
+
+class Names(NamedTuple):
+    """Spellings of one kind of hybrid.
+
+    :ivar architecture: of the text component. :ivar model_type: of the text component.
+    :ivar mtp: architecture of the MTP component.
+    """
+
+    architecture: str
+    model_type: str
+    mtp: str
+
+
+@frozen(kw_only=True)
+class QwenConfig:
+    """What tells one hybrid from another, but for the feed-forward blocks, which the packs add;
+    names as in Hugging Face configs.
+
+    :ivar mrope_section: rotated pairs that turn with time, height and width.
+    :ivar output_gate_type: activation of the gate behind the norm of Gated DeltaNet.
+    :ivar mtp: whether the next-token predictor is in use.
+    :ivar proposal_rows: rows of its own draft head, or 0 if it drafts with the model's.
+    :ivar proposal_indexed: whether those rows stand for a table of token ids.
+    """
+
+    names = Names("", "", "")
+    vocab_size: int = field(validator=ge(1))
+    hidden_size: int = field(validator=ge(1))
+    num_hidden_layers: int = field(validator=ge(1))
+    max_position_embeddings: int = field(validator=ge(1))
+    rms_norm_eps: float = field(validator=gt(0))
+    layer_types: tuple[LayerType, ...]
+    num_attention_heads: int = field(validator=ge(1))
+    num_key_value_heads: int = field(validator=ge(1))
+    head_dim: int = field(validator=ge(1))
+    linear_num_key_heads: int = field(validator=ge(1))
+    linear_num_value_heads: int = field(validator=ge(1))
+    linear_key_head_dim: int = field(validator=ge(1))
+    linear_value_head_dim: int = field(validator=ge(1))
+    linear_conv_kernel_dim: int = field(validator=ge(2))
+    rope_theta: float = field(validator=gt(0))
+    partial_rotary_factor: float = field(validator=gt(0))
+    mrope_section: tuple[int, ...]
+    output_gate_type: Literal["silu", "sigmoid"] = "silu"
+    tie_word_embeddings: bool = False
+    mtp: bool = False
+    proposal_rows: int = field(default=0, validator=ge(0))
+    proposal_indexed: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.layer_types) != self.num_hidden_layers:
+            why = f"{len(self.layer_types)} layer_types for {self.num_hidden_layers} layers"
+            raise ValueError(why)
+        if (self.num_attention_heads % self.num_key_value_heads
+                or self.linear_num_value_heads % self.linear_num_key_heads):
+            raise ValueError(f"heads do not group: {self}")
+        if len(self.mrope_section) != 3 or 2 * sum(self.mrope_section) != self.rotary_dim:
+            raise ValueError(f"mrope_section {self.mrope_section} of {self.rotary_dim} components")
+        if self.proposal_rows > self.vocab_size:
+            raise ValueError(f"{self.proposal_rows} proposed tokens of {self.vocab_size}")
+
+    @property
+    def rotary_dim(self) -> int:
+        """Components of a head that are rotated."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    @property
+    def convolution_channels(self) -> int:
+        """Queries, keys and values of Gated DeltaNet, side by side."""
+        key = self.linear_num_key_heads * self.linear_key_head_dim
+        return 2 * key + self.linear_num_value_heads * self.linear_value_head_dim
+
+    def ordinals(self, kind: LayerType) -> dict[int, int]:
+        """Layers of a kind, each with its number among them."""
+        layers = [index for index, each in enumerate(self.layer_types) if each == kind]
+        return {layer: ordinal for ordinal, layer in enumerate(layers)}
+
+    def components(self) -> dict[str, dict[str, Any]]:
+        """Components of an artifact; `configure` reads their configs back."""
+        text = {"config": text_config(self)}
+        if not self.mtp:
+            return {"text": text}
+        return {"text": text, "mtp": {"config": {"architectures": [self.names.mtp]},
+                                      "target": "text"}}
+
+
+C = TypeVar("C", bound=QwenConfig)
+_ROPE = ("rope_theta", "partial_rotary_factor", "mrope_section")
+_NOT_OF_THE_TEXT = ("mtp", "proposal_rows", "proposal_indexed")
+
+
+def text_config(config: QwenConfig) -> dict[str, Any]:
+    """The config of the text component."""
+    keys = fields_dict(type(config)).keys() - {*_ROPE, *_NOT_OF_THE_TEXT}
+    values = {key: getattr(config, key) for key in sorted(keys)}
+    rope = {key: getattr(config, key) for key in _ROPE}
+    return {
+        "architectures": [config.names.architecture], "model_type": config.names.model_type,
+        **values, "layer_types": list(config.layer_types),
+        "rope_parameters": {**rope, "mrope_section": list(config.mrope_section)},
+    }
+
+
+def claim_names(
+    model: ModelDescription, architectures: Collection[str], model_types: Collection[str]
+) -> Claim | None:
+    """100 for one of the architectures, 50 if only the type of model is one of these."""
+    if model.origin == "gguf":
+        return None
+    if found := [name for name in model.architectures if name in architectures]:
+        return Claim(100, f"architecture {found[0]}")
+    if (kind := model.config.get("model_type")) in model_types:
+        return Claim(50, f"model type {kind}")
+    return None
+
+
+def configure(cls: type[C], model: ModelDescription) -> C:
+    """The config of a model.
+
+    :raises ArtifactError: naming every key that is missing or odd, or a variant that is not
+        computed (biases, scaled RoPE, another activation).
+    """
+    keys = _flat_keys(model.config)
+    for key, computed in VARIANTS.items():
+        if (found := keys.get(key, computed[0])) not in computed:
+            why = f"{key} is {found!r}; computed are: {', '.join(map(repr, computed))}"
+            raise ArtifactError("this variant of Qwen hybrids is not supported", why=why)
+    if keys.get("output_gate_type") == "swish":
+        keys["output_gate_type"] = "silu"
+    return read_config(cls, keys | _optional_parts(model), "Qwen hybrid")
+
+
+def _flat_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of the text model without nulls, settings of RoPE beside the others.
+
+    What older and converted checkpoints leave out is filled in as transformers does.
+    """
+    nested = config.get("text_config")
+    keys = dict(nested if isinstance(nested, Mapping) else config)
+    for name in ("rope_parameters", "rope_scaling"):
+        given = keys.get(name) or {}
+        found = given if isinstance(given, Mapping) else {"type": given}
+        keys |= {"rope_type" if key == "type" else key: value for key, value in found.items()}
+    keys = {key: value for key, value in keys.items() if value is not None}
+    # Either place may lack what the other says; the tensors have the last word at import.
+    if config.get("tie_word_embeddings"):
+        keys["tie_word_embeddings"] = config["tie_word_embeddings"]
+    keys.setdefault("partial_rotary_factor", 0.25)
+    keys.setdefault("layer_types", _layer_types(keys))
+    keys.setdefault("mrope_section", _thirds(keys))
+    return keys
+
+
+def _layer_types(keys: Mapping[str, Any]) -> list[LayerType]:
+    count, interval = keys.get("num_hidden_layers"), keys.get("full_attention_interval", 4)
+    if not isinstance(count, int) or not isinstance(interval, int) or interval < 1:
+        return []  # refused with the key that is to blame
+    return ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(count)]
+
+
+def _thirds(keys: Mapping[str, Any]) -> list[int]:
+    """Sections of a model that was published without: as even as can be, time first."""
+    try:
+        pairs = int(keys["head_dim"] * keys["partial_rotary_factor"]) // 2
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return []  # refused with the key that is to blame
+    return [(pairs + 2 - axis) // 3 for axis in range(3)]
+
+
+def _optional_parts(model: ModelDescription) -> dict[str, Any]:
+    """What the components in use add to the text model."""
+    proposal = model.components.get("proposal", {}) if "mtp" in model.components else {}
+    domain, rows = proposal.get("domain", "full"), proposal.get("rows", 0)
+    if domain not in ("full", "indexed") or type(rows) is not int:
+        raise ArtifactError("the artifact has an odd draft head", why=f"it is {dict(proposal)}")
+    return {"mtp": "mtp" in model.components, "proposal_rows": rows,
+            "proposal_indexed": domain == "indexed"}

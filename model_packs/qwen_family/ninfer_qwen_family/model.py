@@ -1,0 +1,172 @@
+"""The mathematics of a Qwen hybrid: Gated DeltaNet and gated attention on one residual stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ninfer_core.api import BuildContext
+from ninfer_core.nn import (
+    Embedding,
+    GatedAttention,
+    GatedDeltaNet,
+    Linear,
+    OutputHead,
+    RMSNorm,
+    Rope,
+    mrope_axes,
+    rope_frequencies,
+    rope_tables,
+)
+from ninfer_core.state.step import StepBatch
+from ninfer_qwen_family.config import QwenConfig
+
+Mixer = GatedAttention | GatedDeltaNet
+BuildFeedForward = Callable[[Any, BuildContext, str], Callable[[Tensor, Tensor], None]]
+"""``(config, context, name of the layer) -> feed-forward block``, called with the normed input and
+the stream that it adds to."""
+
+
+class QwenModel:
+    """Token ids to logits. The residual stream ``[T, H]`` is one buffer that layers add to.
+
+    :ivar predictor: the next-token predictor, if the config has it.
+    """
+
+    def __init__(
+        self, config: QwenConfig, context: BuildContext, feed_forward: BuildFeedForward
+    ) -> None:
+        build = _Builder(config, context, feed_forward)
+        self._embedding = Embedding(context, "text/token_embedding", out="stream")
+        self._layers = [
+            build.layer(f"text/layers/{index}", build.mixer(index))
+            for index in range(config.num_hidden_layers)
+        ]
+        self._norm = build.norm("text/final_norm", out="final_hidden")
+        self._head = OutputHead(context, "text/output_head")
+        self._hidden = context.buffer("final_hidden", config.hidden_size)
+        self.predictor = build.predictor(self._embedding, self._head) if config.mtp else None
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        """fp32 logits ``[batch.num_logits, V]``."""
+        stream = self._embedding(batch.token_ids[: batch.num_tokens])
+        for layer in self._layers:
+            layer(stream, batch)
+        return self._head(self._norm(stream), batch)
+
+    def hidden(self, num_tokens: int) -> Tensor:
+        """Final-normed hidden states ``[num_tokens, H]`` of the last step."""
+        return self._hidden(num_tokens)
+
+
+class QwenLayer:
+    """A mixer and a feed-forward block; each reads the stream through a norm and adds to it."""
+
+    def __init__(
+        self, mixer_norm: RMSNorm, mixer: Mixer, mlp_norm: RMSNorm,
+        mlp: Callable[[Tensor, Tensor], None],
+    ) -> None:
+        self._mixer_norm, self._mixer = mixer_norm, mixer
+        self._mlp_norm, self._mlp = mlp_norm, mlp
+
+    def __call__(self, stream: Tensor, batch: StepBatch) -> None:
+        self._mixer(self._mixer_norm(stream), batch, stream)
+        self._mlp(self._mlp_norm(stream), stream)
+
+
+class QwenPredictor:
+    """The MTP module: a token and the hidden state before it, through one layer of attention.
+
+    The halves of its input are normed each by itself, the embedding's first.
+    """
+
+    def __init__(
+        self, build: _Builder, embedding: Embedding, head: OutputHead, token_ids: Tensor | None
+    ) -> None:
+        config, context = build.config, build.context
+        self.token_ids = token_ids
+        self._width = config.hidden_size
+        self._embedding, self._head = embedding, head
+        self._norms = [build.bound_norm(f"mtp/{name}_norm") for name in ("embedding", "hidden")]
+        self._stem = context.buffer("mtp_stem", 2 * config.hidden_size)
+        self._projection = Linear(context, "mtp/input_projection", out="stream")
+        self._layer = build.layer("mtp/layers/0", build.attention("mtp/layers/0", "mtp_kv", 0))
+        self._norm = build.norm("mtp/final_norm", out="normed")
+        self._rows = context.buffer("mtp_hidden", config.hidden_size)
+
+    def forward(self, batch: StepBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """See `NextTokenPredictor.forward`."""
+        embedded = self._embedding(batch.token_ids[: batch.num_tokens])
+        stem = self._stem(batch.num_tokens)
+        self._norms[0](embedded, stem[:, : self._width])
+        self._norms[1](hidden, stem[:, self._width :])
+        stream = self._projection(stem)
+        self._layer(stream, batch)
+        normed, wanted = self._norm(stream), batch.logit_rows[: batch.num_logits]
+        rows = torch.index_select(normed, 0, wanted, out=self._rows(batch.num_logits))
+        return self._head(normed, batch), rows
+
+
+class _Builder:
+    """Makes the blocks of a model, each with the sizes of its config."""
+
+    def __init__(
+        self, config: QwenConfig, context: BuildContext, feed_forward: BuildFeedForward
+    ) -> None:
+        self.config, self.context, self._feed_forward = config, context, feed_forward
+        frequencies = rope_frequencies(config.rotary_dim, config.rope_theta)
+        self._rope: Rope = rope_tables(
+            frequencies, context.max_context, context.device, axes=mrope_axes(config.mrope_section)
+        )
+
+    def norm(self, name: str, *, out: str) -> RMSNorm:
+        eps = self.config.rms_norm_eps
+        return RMSNorm(self.context, name, eps=eps, out=out, unit_offset=True)
+
+    def bound_norm(self, name: str) -> Callable[[Tensor, Tensor], Tensor]:
+        """A norm that writes where it is told."""
+        sizes = {"eps": self.config.rms_norm_eps, "unit_offset": True}
+        norm: Callable[[Tensor, Tensor], Tensor] = self.context.bind(
+            "rmsnorm", sizes=sizes, weight=self.context.tensor(name)
+        )
+        return norm
+
+    def layer(self, name: str, mixer: Mixer) -> QwenLayer:
+        return QwenLayer(
+            self.norm(f"{name}/input_norm", out="normed"), mixer,
+            self.norm(f"{name}/post_attention_norm", out="normed"),
+            self._feed_forward(self.config, self.context, name),
+        )
+
+    def mixer(self, layer: int) -> Mixer:
+        config, name = self.config, f"text/layers/{layer}"
+        ordinals = config.ordinals(config.layer_types[layer])
+        if config.layer_types[layer] == "full_attention":
+            return self.attention(name, "kv", ordinals[layer])
+        return GatedDeltaNet(
+            self.context, f"{name}/gdn", layer=ordinals[layer],
+            num_key_heads=config.linear_num_key_heads,
+            num_value_heads=config.linear_num_value_heads, key_dim=config.linear_key_head_dim,
+            value_dim=config.linear_value_head_dim, eps=config.rms_norm_eps,
+            activation=config.output_gate_type,
+        )
+
+    def attention(self, name: str, state: str, layer: int) -> GatedAttention:
+        config = self.config
+        return GatedAttention(
+            self.context, f"{name}/attention", planes=self.context.state(state, layer),
+            num_heads=config.num_attention_heads, num_kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim, rope=self._rope, eps=config.rms_norm_eps,
+        )
+
+    def predictor(self, embedding: Embedding, head: OutputHead) -> QwenPredictor:
+        """With the model's own table and head, or with a head over fewer tokens."""
+        token_ids = None
+        if self.config.proposal_rows:
+            head = OutputHead(self.context, "proposal/head")
+        if self.config.proposal_rows and self.config.proposal_indexed:
+            token_ids = self.context.tensor("proposal/token_ids", dtype=torch.int64)
+        return QwenPredictor(self, embedding, head, token_ids)

@@ -1,0 +1,1 @@
+"""Qwen hybrids with a mixture of experts in every layer."""

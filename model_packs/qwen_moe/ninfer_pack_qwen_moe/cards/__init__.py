@@ -1,0 +1,8 @@
+"""Official artifacts of models with experts, known without their weights."""
+
+from functools import partial
+
+from ninfer_pack_qwen_moe.pack import QwenMoePack
+from ninfer_qwen_family.cards import outline
+
+qwen3_6_35b_a3b = partial(outline, QwenMoePack(), __package__, "qwen3.6-35b-a3b")

@@ -1,0 +1,1 @@
+"""Official recipes of models with experts, by name."""
