@@ -12,30 +12,35 @@ from torch import Tensor
 
 from ninfer_core.api import ArtifactError, Progress
 from ninfer_core.artifact.catalogue import Catalogue, Part
-from ninfer_core.artifact.container import ENTRY_MAGIC, HEADER, PAGE, PART_MAGIC, align_up
+from ninfer_core.artifact.container import (
+    ENTRY_MAGIC,
+    HEADER,
+    PAGE,
+    PART_MAGIC,
+    Artifact,
+    align_up,
+    artifact_of,
+)
 from ninfer_core.artifact.publish import published, refuse_taken
 from ninfer_core.artifact.schema import parse
 
 MAX_FILE_BYTES = 32_000_000_000
 
 
-class ArtifactWriter:
-    """Collects the content of a set; leaving the context without an error publishes it.
+class Outline:
+    """Collects the content of a set: everything but the bytes of tensors.
 
     :param path: of the entry file; parts are named after it.
     :param components: as in the catalogue, by id; `add_resource` adds their resources.
     :param max_file_bytes: a larger set is split into an entry and parts of at most this size.
-    :raises ArtifactError: if the file exists; on leaving, if the declarations contradict each
-        other (before anything is written) or the system cannot write (and nothing is left).
     """
 
     def __init__(
         self, path: str | Path, *, components: Mapping[str, Mapping[str, Any]],
         metadata: Mapping[str, Any] | None = None, max_file_bytes: int = MAX_FILE_BYTES,
-        provenance: Mapping[str, Any] | None = None, progress: Progress | None = None,
+        provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        self.path, self.max_file_bytes, self.progress = Path(path), max_file_bytes, progress
-        refuse_taken(self.path)
+        self.path, self.max_file_bytes = Path(path), max_file_bytes
         self._root: dict[str, Any] = {
             "components": {name: {**each, "resources": {}} for name, each in components.items()},
             "objects": [], "bindings": {}, "uses": [],
@@ -82,12 +87,11 @@ class ArtifactWriter:
             use["auxiliaries"] = {role: _binding(each) for role, each in auxiliaries.items()}
         self._root["uses"].append(use)
 
-    def __enter__(self) -> ArtifactWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._write()
+    def artifact(self) -> Artifact:
+        """The set as it would be opened, its payload absent; `ArtifactError` if the declarations
+        contradict each other."""
+        root: Catalogue = parse(self._catalogue()[0], Catalogue, self.path)
+        return artifact_of(root, self.path, bytes(16), PAGE, {})
 
     def _add(
         self, node: dict[str, Any], size: int | None, alignment: int, image: Callable[[], Any]
@@ -96,17 +100,6 @@ class ArtifactWriter:
         self._root["objects"].append({**node, "offset": offset, "bytes": size})
         self._images.append(image)
         self._end = offset + (size or 0)
-
-    def _write(self) -> None:
-        raw, sizes = self._catalogue()
-        root: Catalogue = parse(raw, Catalogue, self.path)
-        names = [file.path or self.path.name for file in root.files]
-        set_id = uuid4().bytes
-        with published([self.path.with_name(name) for name in names]) as files:
-            files[0].write(HEADER.pack(ENTRY_MAGIC, len(raw), set_id) + raw)
-            for index, part in enumerate(files[1:], start=1):
-                part.write(HEADER.pack(PART_MAGIC, index, set_id).ljust(PAGE, b"\0"))
-            _fill(files, sizes, self._chunks())
 
     def _catalogue(self) -> tuple[bytes, list[int]]:
         """The JSON with blanks up to the payload, and how much payload each file takes."""
@@ -120,18 +113,58 @@ class ArtifactWriter:
                 return raw.ljust(start - HEADER.size), sizes
             start = align_up(HEADER.size + len(raw), PAGE)
 
+
+class ArtifactWriter(Outline):
+    """Writes what was declared; leaving the context without an error publishes it.
+
+    :raises ArtifactError: if the file exists; on leaving, if the declarations contradict each
+        other (before anything is written) or the system cannot write (and nothing is left).
+    """
+
+    def __init__(
+        self, path: str | Path, *, components: Mapping[str, Mapping[str, Any]],
+        metadata: Mapping[str, Any] | None = None, max_file_bytes: int = MAX_FILE_BYTES,
+        provenance: Mapping[str, Any] | None = None, progress: Progress | None = None,
+    ) -> None:
+        refuse_taken(Path(path))
+        super().__init__(
+            path, components=components, metadata=metadata, max_file_bytes=max_file_bytes,
+            provenance=provenance,
+        )
+        self.progress = progress
+
+    def __enter__(self) -> ArtifactWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._write()
+
+    def _write(self) -> None:
+        raw, sizes = self._catalogue()
+        root: Catalogue = parse(raw, Catalogue, self.path)
+        names = [file.path or self.path.name for file in root.files]
+        set_id = uuid4().bytes
+        with published([self.path.with_name(name) for name in names]) as files:
+            files[0].write(HEADER.pack(ENTRY_MAGIC, len(raw), set_id) + raw)
+            for index, part in enumerate(files[1:], start=1):
+                part.write(HEADER.pack(PART_MAGIC, index, set_id).ljust(PAGE, b"\0"))
+            _fill(files, sizes, self._chunks())
+
     def _chunks(self) -> Iterator[memoryview]:
-        """The payload in order, gaps included."""
+        """The payload in order, gaps included. A gap, even of no bytes, replaces the image before
+        it in the hands of the caller, so that only one is held."""
         done = 0
         for node, image in zip(self._root["objects"], self._images, strict=True):
+            yield memoryview(bytes(node["offset"] - done))
             content = image()
             if content.nbytes != node["bytes"]:
                 raise ArtifactError(
                     "an image has another size than was declared", where=f"object {node['id']}",
                     why=f"{content.nbytes} instead of {node['bytes']} bytes",
                 )
-            yield memoryview(bytes(node["offset"] - done))
             yield content
+            del content
             done = node["offset"] + node["bytes"]
             if self.progress:
                 self.progress("write", done, self._end)

@@ -65,17 +65,19 @@ def require_shape(holds: bool, layout: str, shape: tuple[int, ...], wanted: str)
 
 def pack_bits(words: Tensor, width: int) -> Tensor:
     """uint8 words ``[..., L]`` to bytes ``[..., L * width / 8]``, the first word lowest."""
-    lanes = words.reshape(*words.shape[:-1], -1, 8 // width)
-    return (lanes << _shifts(width, words)).sum(-1, dtype=torch.uint8)
+    lanes = words.reshape(*words.shape[:-1], -1, 8 // width).unbind(-1)
+    packed = lanes[0].clone()
+    for index, lane in enumerate(lanes[1:], start=1):
+        packed |= lane << index * width
+    return packed
 
 
 def unpack_bits(packed: Tensor, width: int) -> Tensor:
     """Inverse of `pack_bits`."""
-    return (packed.unsqueeze(-1) >> _shifts(width, packed) & (1 << width) - 1).flatten(-2)
-
-
-def _shifts(width: int, like: Tensor) -> Tensor:
-    return torch.arange(0, 8, width, dtype=torch.uint8, device=like.device)
+    words = packed.new_empty(*packed.shape, 8 // width)
+    for index in range(8 // width):
+        words[..., index] = packed >> index * width & (1 << width) - 1
+    return words.flatten(-2)
 
 
 def _end(plane: PlaneInfo) -> int:

@@ -7,10 +7,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from attrs import evolve
+
 from ninfer_convert.conversion import convert_checkpoint
+from ninfer_convert.draft_head import DraftHead
 from ninfer_convert.inspection import describe
 from ninfer_convert.recipe import load_recipe
 from ninfer_convert.source import open_source
+from ninfer_core.api import ConfigError
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.writer import MAX_FILE_BYTES
 from ninfer_core.cli.console import Console
@@ -51,6 +55,12 @@ def _convert_parser() -> Parser:
     add("--recipe", metavar="FILE|NAME", default=None,
         help="how matrices are stored (default: the pack's recipe)")
     add("--pack", metavar="NAME", default=None, help="model pack (default: the highest claim)")
+    add("--components", type=_names, default=None, metavar="NAME,...",
+        help="components to convert, e.g. text (default: all that the checkpoint has)")
+    add("--proposal", type=_rows, default=None, metavar="N|full",
+        help="add a draft head over N tokens, or all of them")
+    add("--proposal-corpus", type=Path, default=None, metavar="FILE",
+        help="text whose most frequent tokens the draft head gets (default: the lowest ids)")
     add("--name", metavar="NAME", default="", help="public name of the model")
     add("--max-file-bytes", type=ranged(int, 1), default=MAX_FILE_BYTES, metavar="N",
         help=f"split the set into files of at most N bytes (default: {MAX_FILE_BYTES})")
@@ -60,17 +70,36 @@ def _convert_parser() -> Parser:
     return parser
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _rows(text: str) -> DraftHead:
+    return DraftHead(None if text == "full" else ranged(int, 1)(text))
+
+
+def _draft_head(parsed: Namespace) -> DraftHead | None:
+    wanted: DraftHead | None = parsed.proposal
+    if parsed.proposal_corpus is None:
+        return wanted
+    if wanted is None or wanted.rows is None:
+        raise ConfigError("--proposal-corpus needs --proposal N")
+    return evolve(wanted, corpus=parsed.proposal_corpus)
+
+
 def _convert(parsed: Namespace) -> None:
-    recipe = None if parsed.recipe is None else load_recipe(parsed.recipe)
+    draft_head = _draft_head(parsed)
     plugins = load_plugins(PluginSelection.from_environment(
         modules=tuple(parsed.plugin), blocked=tuple(parsed.no_plugin)
     ))
     checkpoint = open_source(parsed.source)
-    pack = choose_pack(plugins, checkpoint.description, parsed.pack).spec.pack.load()()
+    pack = choose_pack(plugins, checkpoint.description, parsed.pack).spec
+    recipe = None if parsed.recipe is None else load_recipe(parsed.recipe, pack.recipes)
     with Console("info") as console:
         report = convert_checkpoint(
-            checkpoint, parsed.out, pack=pack, registry=plugins.registry, recipe=recipe,
-            progress=console.progress, name=parsed.name,
+            checkpoint, parsed.out, pack=pack.pack.load()(), registry=plugins.registry,
+            recipe=recipe, progress=console.progress, name=parsed.name,
             provenance={"source": parsed.source.name}, max_file_bytes=parsed.max_file_bytes,
+            components=parsed.components, draft_head=draft_head,
         )
     print(f"{parsed.out}: {report}", file=sys.stderr)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
+from ninfer_convert.components import keep_components
 from ninfer_convert.coverage import check_parameters, check_tensors
-from ninfer_convert.objects import StoredObject
+from ninfer_convert.declaration import declare
+from ninfer_convert.draft_head import DraftHead, add_draft_head
 from ninfer_convert.report import ConversionReport, summarize
 from ninfer_convert.source import open_source
 from ninfer_convert.storage import plan_objects
@@ -21,8 +25,10 @@ from ninfer_core.api import (
     Progress,
     StorageChoice,
 )
-from ninfer_core.artifact.catalogue import Part
 from ninfer_core.artifact.writer import MAX_FILE_BYTES, ArtifactWriter
+
+log = logging.getLogger(__name__)
+TOKENIZER = "tokenizer.json"
 
 
 def convert(
@@ -40,7 +46,8 @@ def convert_checkpoint(
     checkpoint: CheckpointSource, destination: Path, *, pack: ModelPack, registry: Any,
     recipe: Sequence[StorageChoice] | None = None, progress: Progress | None = None,
     name: str = "", provenance: Mapping[str, Any] | None = None,
-    max_file_bytes: int = MAX_FILE_BYTES,
+    max_file_bytes: int = MAX_FILE_BYTES, components: Collection[str] | None = None,
+    draft_head: DraftHead | None = None,
 ) -> ConversionReport:
     """Convert an opened checkpoint.
 
@@ -50,54 +57,42 @@ def convert_checkpoint(
     :param registry: has ``formats`` and ``layouts``: name -> object with a ``spec``.
     :param recipe: the pack's default if None.
     :param name: public name of the model, stored in the artifact.
+    :param components: those to convert; None for all.
+    :param draft_head: what to make a draft head of; None for none.
     :raises ArtifactError: naming tensors or parameters that are missing, left over or damaged.
-    :raises ConfigError: if the recipe does not fit the model or the registry.
+    :raises ConfigError: if the recipe does not fit the model or the registry, or the model has no
+        such component or draft head.
     """
     plan = pack.import_source(checkpoint)
-    expected = _expected(pack, plan)
+    if recipe is not None:
+        plan = evolve(plan, recipe=tuple(recipe))
+    if components is not None:
+        plan = keep_components(plan, components)
+    expected = _expected(pack, plan, draft_head)
+    if draft_head is not None:
+        plan = add_draft_head(plan, expected, draft_head)
     check_parameters(plan, expected)
     check_tensors(plan, checkpoint)
-    objects = plan_objects(plan, plan.recipe if recipe is None else recipe, registry)
+    objects = plan_objects(plan, registry)
+    if TOKENIZER not in plan.resources:
+        log.warning("the checkpoint has no %s: its model will not answer prompts", TOKENIZER)
     with ArtifactWriter(
         destination, components=plan.components, metadata={"name": name} if name else {},
         provenance=provenance, max_file_bytes=max_file_bytes, progress=progress,
     ) as writer:
-        for stored in objects:
-            _add(writer, stored)
+        declare(writer, objects, expected, plan.recipe)
         for role, content in plan.resources.items():
             writer.add_resource(role, content)
-        _bind(writer, objects, expected)
     return summarize(checkpoint, plan, objects)
 
 
-def _expected(pack: ModelPack, plan: ImportPlan) -> tuple[ParameterSpec, ...]:
+def _expected(
+    pack: ModelPack, plan: ImportPlan, draft_head: DraftHead | None
+) -> tuple[ParameterSpec, ...]:
     """What the pack will ask of the artifact, by the config that the artifact will have."""
     configs = {name: component["config"] for name, component in plan.components.items()}
     text = configs["text"]
+    if draft_head is not None:
+        configs["proposal"] = draft_head.component(plan)
     model = ModelDescription("artifact", tuple(text.get("architectures", ())), text, configs)
     return pack.parameters(pack.configure(model))
-
-
-def _add(writer: ArtifactWriter, stored: StoredObject) -> None:
-    writer.add_tensor(
-        stored.object_id, stored.shape, stored.format.name, stored.layout.name,
-        stored.image, nbytes=stored.nbytes, alignment=stored.layout.alignment,
-    )
-
-
-def _bind(
-    writer: ArtifactWriter, objects: Iterable[StoredObject], expected: Iterable[ParameterSpec]
-) -> None:
-    places = dict(place for stored in objects for place in _places(stored))
-    for spec in expected:
-        writer.bind(spec.name, places[spec.tied_to or spec.name])
-
-
-def _places(stored: StoredObject) -> Iterator[tuple[str, str | list[Part]]]:
-    """Where each member is: the whole object, or a range of its elements."""
-    object_id, begin = stored.object_id, 0
-    for member in stored.members:
-        end = begin + math.prod(member.spec.shape)
-        alone = len(stored.members) == 1
-        yield member.spec.name, object_id if alone else [Part(object_id, (begin, end))]
-        begin = end

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+from attrs import evolve
 
 from ninfer_core.api import ArtifactError, CheckpointSource, ImportPlan, ParameterSpec
 
@@ -18,8 +20,14 @@ def check_parameters(plan: ImportPlan, expected: Iterable[ParameterSpec]) -> Non
     counts = Counter(parameter.spec.name for parameter in plan.parameters)
     _refuse("the plan gives parameters twice", [n for n, count in counts.items() if count > 1])
     _refuse("the plan lacks parameters", [name for name in wanted if name not in counts])
-    odd = [p.spec.name for p in plan.parameters if wanted.get(p.spec.name) != p.spec]
+    odd = [each.spec.name for each in plan.parameters if not _fits(each.spec, wanted)]
     _refuse("the plan gives parameters that the model does not have", odd)
+
+
+def _fits(given: ParameterSpec, wanted: Mapping[str, ParameterSpec]) -> bool:
+    """Whether it is wanted so; its inputs do not matter, they depend on other components."""
+    spec = wanted.get(given.name)
+    return spec is not None and evolve(given, inputs=spec.inputs) == spec
 
 
 def check_tensors(plan: ImportPlan, source: CheckpointSource) -> None:
@@ -45,5 +53,9 @@ def check_tensors(plan: ImportPlan, source: CheckpointSource) -> None:
 
 def _refuse(what: str, names: list[str]) -> None:
     if names:
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        raise ArtifactError(what, why=shown)
+        raise ArtifactError(what, why=listed(names))
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 from torch import Tensor
@@ -28,14 +28,15 @@ class GgufTensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    _tensor: ReaderTensor
+    _type: GGMLQuantizationType
+    _data: np.ndarray[Any, Any]
 
     @property
     def format(self) -> str:
         return FORMATS.get(self.dtype, "")
 
     def raw(self) -> Tensor:
-        stored = torch.from_numpy(np.array(self._tensor.data))
+        stored = torch.from_numpy(np.array(self._data))
         return stored.view(torch.bfloat16) if self.dtype == "BF16" else stored
 
     def parts(self) -> dict[str, Tensor]:
@@ -45,12 +46,26 @@ class GgufTensor:
 
     def dense(self) -> Tensor:
         try:
-            values = dequantize(np.asarray(self._tensor.data), self._tensor.tensor_type)
+            values = dequantize(np.asarray(self._data), self._type)
         except NotImplementedError as error:
             raise ArtifactError(
                 "cannot read a tensor of the GGUF file", where=self.name, why=str(error)
             ) from error
         return torch.from_numpy(np.array(values, dtype=np.float32)).reshape(self.shape)
+
+    def scalars(self) -> dict[str, float]:
+        return {}
+
+    def __getitem__(self, index: int | slice) -> GgufTensor:
+        rows, rest = range(self.shape[0])[index], self.shape[1:]
+        shape = rest if isinstance(rows, int) else (len(rows), *rest)
+        return evolve(self, shape=shape, data=self._data[index])
+
+
+def _tensor(tensor: ReaderTensor) -> GgufTensor:
+    shape = tuple(int(size) for size in reversed(tensor.shape))
+    kind = GGMLQuantizationType(tensor.tensor_type)
+    return GgufTensor(tensor.name, kind.name, shape, kind, tensor.data)
 
 
 def _parts_of_q8_0(blocks: Tensor, name: str) -> dict[str, Tensor]:
@@ -82,11 +97,9 @@ class GgufSource:
         self.description = _describe(metadata)
         has_text = any(key.startswith("tokenizer.ggml.") for key in metadata)
         self.resources = frontend_files(metadata) if has_text else {}
-        self.tensors = TensorTable(path.name)
-        for tensor in reader.tensors:
-            shape = tuple(int(size) for size in reversed(tensor.shape))
-            name, dtype = tensor.name, GGMLQuantizationType(tensor.tensor_type).name
-            self.tensors[name] = GgufTensor(name, dtype, shape, tensor)
+        self.ignored: dict[str, str] = {}
+        tensors = {tensor.name: _tensor(tensor) for tensor in reader.tensors}
+        self.tensors = TensorTable(path.name, tensors)
 
 
 class _Reader(GGUFReader):

@@ -9,4 +9,7 @@ NINFER_API = (1, 0)
 
 @hookimpl
 def ninfer_converters() -> list[ConverterSpec]:
-    return [ConverterSpec(name="convert", convert="ninfer_convert.conversion:convert")]
+    return [ConverterSpec(
+        name="convert", convert="ninfer_convert.conversion:convert",
+        outline="ninfer_convert.outline:outline",
+    )]

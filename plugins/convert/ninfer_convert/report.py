@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
+from ninfer_convert.coverage import listed
 from ninfer_convert.objects import StoredObject
 from ninfer_core.api import CheckpointSource, ImportPlan
 from ninfer_core.cli.console import table
@@ -44,7 +45,10 @@ class ConversionReport:
             (name, stored.objects, stored.kept, f"{stored.nbytes:,}")
             for name, stored in self.formats.items()
         ))]
-        lines += [f"ignored {name}: {reason}" for name, reason in self.ignored.items()]
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.ignored.items():
+            reasons.setdefault(reason, []).append(name)
+        lines += [f"ignored {listed(names)}: {reason}" for reason, names in reasons.items()]
         return "\n".join(lines)
 
 
@@ -58,4 +62,4 @@ def summarize(
         formats[each.format.name] = Stored(
             so_far.objects + 1, so_far.nbytes + each.nbytes, so_far.kept + each.kept
         )
-    return ConversionReport(len(source.tensors), formats, plan.ignored)
+    return ConversionReport(len(source.tensors), formats, {**source.ignored, **plan.ignored})

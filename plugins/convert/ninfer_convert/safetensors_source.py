@@ -7,16 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
-from torch import Tensor
-
 from ninfer_convert.json_file import read_json
+from ninfer_convert.quantization import join_quantized
+from ninfer_convert.safetensors_tensor import whole_tensor
 from ninfer_convert.shards import open_shards
 from ninfer_convert.tensor_table import TensorTable
 from ninfer_core.api import ArtifactError, ModelDescription
-
-FORMATS = {"F32": "fp32", "F16": "fp32", "BF16": "bf16"}
-"""Readable types, and the formats that hold them bit for bit."""
 
 FRONTEND_FILES = (
     "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
@@ -24,37 +20,10 @@ FRONTEND_FILES = (
 )
 
 
-@frozen(eq=False)
-class SafetensorsTensor:
-    """A tensor of a safetensors file; `dtype` is the file's name of its type."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    _file: Any
-
-    @property
-    def format(self) -> str:
-        return FORMATS.get(self.dtype, "")
-
-    def raw(self) -> Tensor:
-        tensor: Tensor = self._file.get_tensor(self.name)
-        return tensor
-
-    def parts(self) -> dict[str, Tensor]:
-        return {"codes": self.dense() if self.format == "fp32" else self.raw()}
-
-    def dense(self) -> Tensor:
-        if not self.format:
-            raise ArtifactError(
-                "cannot read a tensor as numbers", where=self.name,
-                why=f"it is {self.dtype}; readable are {', '.join(FORMATS)}",
-            )
-        return self.raw().float()
-
-
 class SafetensorsSource:
     """A checkpoint in a directory with ``config.json`` and safetensors.
+
+    Quantised tensors (see `join_quantized`) have the names of their weights.
 
     :raises ArtifactError: naming every file or tensor that is missing or damaged.
     """
@@ -67,11 +36,9 @@ class SafetensorsSource:
                                 why=f"architectures is {names!r}, not a list of names")
         self.description = ModelDescription("huggingface", tuple(names), config)
         self.resources = _resources(directory, config)
-        self.tensors = TensorTable(str(directory))
-        for name, file in open_shards(directory).items():
-            header = file.get_slice(name)
-            shape, dtype = tuple(header.get_shape()), header.get_dtype()
-            self.tensors[name] = SafetensorsTensor(name, dtype, shape, file)
+        stored = {name: whole_tensor(name, file) for name, file in open_shards(directory).items()}
+        tensors, self.ignored = join_quantized(stored, config)
+        self.tensors = TensorTable(str(directory), tensors)
 
 
 def _resources(directory: Path, config: Mapping[str, Any]) -> dict[str, bytes]:

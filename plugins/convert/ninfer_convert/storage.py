@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import Any
+
+from attrs import frozen
 
 from ninfer_convert.objects import StoredObject
 from ninfer_core.api import (
@@ -13,6 +16,7 @@ from ninfer_core.api import (
     ImportedParameter,
     ImportPlan,
     LayoutSpec,
+    ParameterSpec,
     StorageChoice,
 )
 
@@ -20,78 +24,108 @@ log = logging.getLogger(__name__)
 KEEP = StorageChoice("*")
 UNKEPT = "bf16"
 """Stored where a recipe says to keep what the checkpoint holds, and no format holds that."""
+BY_MATRIX = frozenset({"nvfp4"})
+"""Formats with a number for each matrix: their banks are ``[E, N, K]``, others are rows."""
 
 
-def plan_objects(
-    plan: ImportPlan, recipe: Sequence[StorageChoice], registry: Any
-) -> list[StoredObject]:
-    """The objects of the artifact, in the order of the plan.
+def plan_objects(plan: ImportPlan, registry: Any) -> list[StoredObject]:
+    """The objects of the artifact by the plan's recipe, in the plan's order.
 
-    :raises ConfigError: if the recipe has no entry for a parameter, differs within an object, or
-        names what is not registered.
+    Neighbours of one parent that are stored in different formats or layouts, or whose matrices are
+    divided by different numbers, become objects of their own.
+
+    :raises ConfigError: if the recipe has no entry for a parameter, splits a bank, or names what is
+        not registered.
     """
-    decided = [_choice(each, recipe) for each in plan.parameters]
-    if idle := [choice.pattern for choice in recipe if not any(choice is one for one in decided)]:
+    decided = [choose(each.spec, plan.recipe) for each in plan.parameters]
+    idle = [each.pattern for each in plan.recipe if not any(each is choice for choice in decided)]
+    if idle:
         log.warning("these patterns of the recipe decide nothing: %s", ", ".join(idle))
     groups: dict[str, list[ImportedParameter]] = {}
     for parameter in plan.parameters:
         groups.setdefault(parameter.parent or parameter.spec.name, []).append(parameter)
     return [
-        _plan_object(object_id, members, recipe, registry) for object_id, members in groups.items()
+        stored for parent, members in groups.items()
+        for stored in _plan_parent(parent, members, plan.recipe, registry)
     ]
 
 
-def _plan_object(
-    object_id: str, members: Sequence[ImportedParameter], recipe: Sequence[StorageChoice],
-    registry: Any,
-) -> StoredObject:
-    choice = _common([_choice(member, recipe) for member in members], object_id)
-    name = choice.format or _held_format(members)
-    if name not in registry.formats:
-        raise _unknown("weight format", name, registry.formats)
-    layout = _layout(choice.layout, name, registry)
-    return StoredObject(object_id, tuple(members), registry.formats[name].spec, layout)
-
-
-def _choice(parameter: ImportedParameter, recipe: Sequence[StorageChoice]) -> StorageChoice:
-    if parameter.spec.kind == "direct":
+def choose(spec: ParameterSpec, recipe: Sequence[StorageChoice]) -> StorageChoice:
+    """The recipe's entry for a parameter; raises `ConfigError` if there is none."""
+    if spec.kind == "direct":
         return KEEP
     for choice in recipe:
-        if fnmatchcase(parameter.spec.name, choice.pattern):
+        if fnmatchcase(spec.name, choice.pattern):
             return choice
     raise ConfigError(
-        "the recipe does not cover a parameter", where=parameter.spec.name,
+        "the recipe does not cover a parameter", where=spec.name,
         fix='end the recipe with an entry of pattern "*"',
     )
 
 
-def _common(choices: Sequence[StorageChoice], object_id: str) -> StorageChoice:
-    kinds = sorted({(choice.format, choice.layout) for choice in choices})
-    if len(kinds) > 1:
+@frozen
+class _Kind:
+    """What the members of an object have in common; ``divisor`` is None for other formats."""
+
+    format: str
+    layout: str
+    divisor: float | None
+
+    def __str__(self) -> str:
+        divided = "" if self.divisor is None else f"/ {self.divisor:g}"
+        return " ".join(filter(None, (self.format, self.layout, divided)))
+
+
+def _kind(member: ImportedParameter, choice: StorageChoice) -> _Kind:
+    name = choice.format or member.format or UNKEPT
+    read = member.scalars if name == member.format and not member.bank else None
+    return _Kind(name, choice.layout, read().get("divisor") if read else None)
+
+
+def _plan_parent(
+    parent: str, members: Sequence[ImportedParameter], recipe: Sequence[StorageChoice],
+    registry: Any,
+) -> list[StoredObject]:
+    grouped = groupby(members, lambda member: _kind(member, choose(member.spec, recipe)))
+    runs = [(kind, tuple(run)) for kind, run in grouped]
+    if len(runs) > 1 and members[0].bank:
         raise ConfigError(
-            "the recipe splits an object", where=object_id,
-            why="it is stored as one matrix, but the recipe says "
-            + " and ".join(" ".join(kind).strip() or "(keep)" for kind in kinds),
-            fix="give all its parameters the same format and layout",
+            "a bank of experts cannot be split", where=parent,
+            why=f"its matrices would be {' and '.join(sorted({str(kind) for kind, _ in runs}))}",
+            fix="use a recipe that gives all of them one format and layout",
         )
-    return choices[0]
+    names = [parent] if len(runs) == 1 else [f"{parent}.{index}" for index in range(len(runs))]
+    return [
+        _plan_object(name, run, kind, registry)
+        for name, (kind, run) in zip(names, runs, strict=True)
+    ]
 
 
-def _held_format(members: Sequence[ImportedParameter]) -> str:
-    held = {member.format for member in members}
-    if held == {"bf16", "fp32"}:
-        return "fp32"  # which holds all numbers of both
-    return (held.pop() if len(held) == 1 else "") or UNKEPT
+def _plan_object(
+    object_id: str, members: tuple[ImportedParameter, ...], kind: _Kind, registry: Any
+) -> StoredObject:
+    if kind.format not in registry.formats:
+        raise _unknown("weight format", kind.format, registry.formats)
+    is_bank = members[0].bank and len(members) > 1 and kind.format in BY_MATRIX
+    if is_bank and len(shapes := {member.spec.shape for member in members}) > 1:
+        raise ConfigError(
+            "a bank of experts cannot be stored", where=object_id,
+            why=f"{kind.format} wants matrices of one shape, not {sorted(shapes)}",
+        )
+    spec, layouts = registry.formats[kind.format].spec, _layouts(kind, registry)
+    possible = [StoredObject(object_id, members, spec, layout, is_bank) for layout in layouts]
+    return next((stored for stored in possible if stored.fits), possible[0])
 
 
-def _layout(wanted: str, format_name: str, registry: Any) -> LayoutSpec:
+def _layouts(kind: _Kind, registry: Any) -> list[LayoutSpec]:
+    """The layout that is wanted, else all of the format; at least one."""
     fitting: dict[str, LayoutSpec] = {
         name: registered.spec for name, registered in registry.layouts.items()
-        if format_name in registered.spec.formats
+        if kind.format in registered.spec.formats
     }
-    if not fitting or (wanted and wanted not in fitting):
-        raise _unknown(f"layout of {format_name}", wanted or "any", fitting)
-    return fitting[wanted] if wanted else next(iter(fitting.values()))
+    if not fitting or (kind.layout and kind.layout not in fitting):
+        raise _unknown(f"layout of {kind.format}", kind.layout or "any", fitting)
+    return [fitting[kind.layout]] if kind.layout else [*fitting.values()]
 
 
 def _unknown(what: str, name: str, known: Mapping[str, Any]) -> ConfigError:

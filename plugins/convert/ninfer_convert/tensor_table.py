@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ninfer_core.api import ArtifactError, SourceTensor
 
 
@@ -11,8 +13,8 @@ class TensorTable(dict[str, SourceTensor]):
     :param where: the checkpoint, for the error.
     """
 
-    def __init__(self, where: str) -> None:
-        super().__init__()
+    def __init__(self, where: str, tensors: Mapping[str, SourceTensor]) -> None:
+        super().__init__(tensors)
         self.where = where
 
     def __missing__(self, name: str) -> SourceTensor:

@@ -20,7 +20,9 @@ SIZES = [
     ("q5_g64_fp16", "row_split_k128_v1", (7168, 5120), 24_084_480),
     ("q5_g64_fp16", "row_split_k128_v1", (2, 130), 528),
     ("fp8_e4m3fn_row_bf16", "row_scale_v1", (14336, 5120), 73_428_992),
+    ("fp8_e4m3fn_g128_fp32", "row_scale_g128_v1", (14336, 5120), 75_694_080),
     ("nvfp4", "block_scale_k16_m128x4_v1", (14336, 5120), 41_287_684),
+    ("nvfp4", "block_scale_k16_plain_v1", (24, 48), 1_028),
     ("nvfp4", "expert_block_scale_k16_m128x4_v1", (2, 128, 64), 9_224),
     ("bf16", "contiguous_le_v1", (3, 5, 7), 210),
     ("fp32", "contiguous_le_v1", (), 4),
@@ -144,21 +146,57 @@ def test_block_scale_places_every_word(layout, shape):
     assert_same(parts, layout(name).unpack("nvfp4", shape, planes))
 
 
+@pytest.mark.parametrize(
+    ("format_name", "name", "dtype"),
+    [("fp8_e4m3fn_row_bf16", "row_scale_v1", torch.bfloat16),
+     ("fp8_e4m3fn_g128_fp32", "row_scale_g128_v1", torch.float32)],
+)
 @given(rows=st.integers(1, 5), columns=st.integers(1, 300), seed=st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
-def test_row_scale_places_every_word(layout, rows, columns, seed):
+def test_row_scale_places_every_word(layout, format_name, name, dtype, rows, columns, seed):
     generator = torch.Generator().manual_seed(seed)
     words = torch.randint(0, 256, (rows, columns), generator=generator, dtype=torch.uint8)
-    scales = torch.rand(rows, generator=generator).bfloat16()
+    groups = (-(-columns // 128),) * (dtype == torch.float32)
+    scales = torch.rand(rows, *groups, generator=generator).to(dtype)
     parts = {"codes": words.view(torch.float8_e4m3fn), "scales": scales}
-    name, row_scale = "fp8_e4m3fn_row_bf16", layout("row_scale_v1")
-    image = row_scale.pack(name, parts)
+    image = layout(name).pack(format_name, parts)
     wanted = bytearray(bytes(words.numpy().reshape(-1)))
     align(wanted)
-    wanted += bytes(scales.view(torch.uint8).numpy())
+    wanted += bytes(scales.view(torch.uint8).numpy().reshape(-1))
     assert bytes(image.numpy()) == bytes(wanted)
-    planes = views(row_scale, name, (rows, columns), image)
-    assert_same(parts, row_scale.unpack(name, (rows, columns), planes))
+    planes = views(layout(name), format_name, (rows, columns), image)
+    assert_same(parts, layout(name).unpack(format_name, (rows, columns), planes))
+    cut = {plane: values[1:3] for plane, values in planes.items()}
+    sliced = {part: values[1:3] for part, values in parts.items()}
+    assert_same(sliced, layout(name).unpack(format_name, (min(2, rows - 1), columns), cut))
+
+
+@given(
+    bank=st.lists(st.integers(1, 3), max_size=2), rows=st.integers(1, 6), groups=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=30, deadline=None)
+def test_plain_block_scale_places_every_word(layout, bank, rows, groups, seed):
+    generator, shape = torch.Generator().manual_seed(seed), (*bank, rows, 16 * groups)
+    codes = torch.randint(0, 16, shape, generator=generator, dtype=torch.uint8)
+    words = torch.randint(0, 256, (*bank, rows, groups), generator=generator, dtype=torch.uint8)
+    divisor = torch.rand(bank, generator=generator)
+    parts = {"codes": codes, "scales": words.view(torch.float8_e4m3fn), "divisor": divisor}
+    plain = layout("block_scale_k16_plain_v1")
+    image = plain.pack("nvfp4", parts)
+    pairs = codes.view(-1, 2).tolist()
+    wanted = bytearray(low | high << 4 for low, high in pairs)
+    align(wanted)
+    wanted += bytes(words.numpy().reshape(-1))
+    align(wanted)
+    wanted += b"".join(struct.pack("<f", number) for number in divisor.view(-1).tolist())
+    assert bytes(image.numpy()) == bytes(wanted)
+    planes = views(plain, "nvfp4", shape, image)
+    assert_same(parts, plain.unpack("nvfp4", shape, planes))
+    if not bank:
+        cut = {**planes, "codes": planes["codes"][1:], "scales": planes["scales"][1:]}
+        sliced = {**parts, "codes": codes[1:], "scales": parts["scales"][1:]}
+        assert_same(sliced, plain.unpack("nvfp4", (rows - 1, 16 * groups), cut))
 
 
 @pytest.mark.parametrize(
@@ -192,6 +230,10 @@ def test_packed_words_come_back(data, width):
         ("block_scale_k16_m128x4_v1", "nvfp4", (128, 32)),
         ("block_scale_k16_m128x4_v1", "nvfp4", (2, 128, 64)),
         ("expert_block_scale_k16_m128x4_v1", "nvfp4", (128, 64)),
+        ("block_scale_k16_plain_v1", "nvfp4", (4, 24)),
+        ("block_scale_k16_plain_v1", "nvfp4", (16,)),
+        ("row_scale_g128_v1", "fp8_e4m3fn_g128_fp32", (4,)),
+        ("row_scale_g128_v1", "fp8_e4m3fn_g128_fp32", (2, 3, 4)),
     ],
 )
 def test_shapes_that_a_layout_cannot_hold_are_refused(layout, name, format_name, shape):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +15,7 @@ from ninfer_core.api import ArtifactError
 from ninfer_core.artifact.catalogue import Part
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import load_weights
-from ninfer_core.artifact.writer import MAX_FILE_BYTES, ArtifactWriter, _split
+from ninfer_core.artifact.writer import MAX_FILE_BYTES, ArtifactWriter, Outline, _split
 
 TEXT = {"text": {"config": {"architectures": ["Toy"]}}}
 BYTES = torch.arange(40, dtype=torch.uint8)  # the image of ten fp32 numbers
@@ -131,6 +133,50 @@ def test_images_are_made_one_at_a_time_and_in_order(tmp_path):
         add(writer, "b", image("b"), nbytes=40)
         assert made == []
     assert made == ["a", "b"]
+
+
+def test_an_image_is_gone_before_the_next_is_made(tmp_path):
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def make():
+        assert not any(each() is not None for each in alive)
+        array = np.zeros(300, np.uint8)
+        alive.append(weakref.ref(array))
+        return torch.from_numpy(array)
+
+    with ArtifactWriter(tmp_path / "m.ninfer", components=TEXT) as writer:
+        for index in range(3):
+            writer.add_tensor(str(index), (75,), "fp32", "contiguous_le_v1", make, nbytes=300)
+    assert len(alive) == 3
+
+
+def test_an_outline_is_the_set_without_its_payload(tmp_path):
+    def declare(outline, image):
+        outline.add_tensor("a", (2,), "fp32", "contiguous_le_v1", image, nbytes=8)
+        outline.bind("text/a", "a")
+        divisor = {"activation_input_divisor": [Part("a", (0, 1))]}
+        outline.use("text/a", "text/in", "AllowA4", divisor)
+        outline.add_resource("x.json", b"{}")
+
+    options = {"components": TEXT, "metadata": {"name": "m"}, "provenance": {"source": "s"}}
+    planned = Outline(tmp_path / "planned.ninfer", **options)
+    declare(planned, lambda: pytest.fail("made"))
+    artifact = planned.artifact()
+    with ArtifactWriter(tmp_path / "m.ninfer", **options) as writer:
+        declare(writer, BYTES[:8])
+    written = open_artifact(tmp_path / "m.ninfer")
+    for member in ("components", "objects", "bindings", "uses", "metadata", "provenance"):
+        assert getattr(artifact, member) == getattr(written, member)
+    with pytest.raises(ArtifactError, match=r"planned\.ninfer.*outline"):
+        artifact.resource("x.json")
+    assert names(tmp_path) == ["m.ninfer"]
+
+
+def test_an_outline_of_contradictions_is_refused(tmp_path):
+    planned = Outline(tmp_path / "m.ninfer", components=TEXT)
+    planned.bind("text/a", "absent")
+    with pytest.raises(ArtifactError, match=r"m\.ninfer"):
+        planned.artifact()
 
 
 def test_progress_counts_bytes(tmp_path):

@@ -58,6 +58,25 @@ def test_a_recipe_by_name_and_small_files(llama, tmp_path):
     assert len(list(tmp_path.glob("out.ninfer*"))) > 1
 
 
+def test_recipes_of_the_chosen_pack_have_names(llama, tmp_path, monkeypatch):
+    (tmp_path / "own_recipes").mkdir()
+    text = '[[store]]\npattern = "*"\nformat = "q5_g64_fp16"\n'
+    (tmp_path / "own_recipes" / "mixed.toml").write_text(text)
+    (tmp_path / "own_plugin.py").write_text(
+        "from attrs import evolve\n"
+        "from ninfer_core.api import hookimpl\n"
+        "from ninfer_pack_smollm2.plugin import NINFER_API, PACK\n"
+        "@hookimpl\n"
+        "def ninfer_model_packs():\n"
+        "    return [evolve(PACK, name='own', embedded=(), recipes='own_recipes')]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "out.ninfer"
+    options = ["--recipe", "mixed", "-p", "own_plugin"]
+    assert main([str(llama), "--out", str(out), "--components", "text", *options]) == 0
+    assert open_artifact(out).objects["text/layers/0/mlp/down"].format == "q5_g64_fp16"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -67,6 +86,13 @@ def test_a_recipe_by_name_and_small_files(llama, tmp_path):
         (["{llama}", "--out", "{llama}/config.json", *PLUGINS], "config.json"),
         (["{llama}/config.json", "--out", "{out}", *PLUGINS], "not a source checkpoint"),
         (["{llama}"], "--out"),
+        (["{llama}", "--out", "{out}", "--components", "mtp", *PLUGINS], "no such component"),
+        (["{llama}", "--out", "{out}", "--proposal", "0", *PLUGINS], "--proposal"),
+        (["{llama}", "--out", "{out}", "--proposal", "some", *PLUGINS], "--proposal"),
+        (["{llama}", "--out", "{out}", "--proposal", "full", *PLUGINS], "no draft head"),
+        (["{llama}", "--out", "{out}", "--proposal-corpus", "{out}"], "needs --proposal N"),
+        (["{llama}", "--out", "{out}", "--proposal", "full", "--proposal-corpus", "x"],
+         "needs --proposal N"),
         (["inspect", "{llama}/config.json"], "config.json"),
         (["inspect", "{out}"], "out.ninfer"),
     ],

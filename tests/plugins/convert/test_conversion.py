@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attrs import evolve
 
 from ninfer_convert.conversion import convert, convert_checkpoint
+from ninfer_convert.safetensors_tensor import SafetensorsTensor
 from ninfer_convert.source import open_source
 from ninfer_core.api import (
     ArtifactError,
@@ -123,11 +125,10 @@ def test_progress_ends_at_the_total(checkpoint, run):
 def test_one_image_is_held_at_a_time(checkpoint, run, monkeypatch):
     """Tensors are read while their object is written, not before."""
     read = []
-    dense = "ninfer_convert.safetensors_source.SafetensorsTensor.dense"
-    from ninfer_convert.safetensors_source import SafetensorsTensor
-
     original = SafetensorsTensor.dense
-    monkeypatch.setattr(dense, lambda self: read.append(self.name) or original(self))
+    monkeypatch.setattr(
+        SafetensorsTensor, "dense", lambda self: read.append(self.name) or original(self)
+    )
     run(checkpoint(), progress=lambda phase, done, total: read.append(done))
     assert [event for event in read if isinstance(event, str)] == ["a", "b", "c"]
     assert read.index("c") > read.index("b") + 1
@@ -169,3 +170,13 @@ def test_report_says_what_was_kept(checkpoint, run):
         ["FORMAT", "OBJECTS", "AS", "IN", "THE", "CHECKPOINT", "BYTES"],
         ["fp32", "1", "1", "1,280"], ["bf16", "1", "1", "320"],
     ]
+
+
+def test_a_checkpoint_without_a_tokenizer_is_warned_of(checkpoint, tmp_path, plugins, caplog):
+    source, registry = checkpoint(), plugins.registry
+    convert(source, tmp_path / "with.ninfer", pack=SmallPack(), registry=registry)
+    assert not caplog.records
+    bare = SmallPack()
+    bare.import_source = lambda source: evolve(SmallPack().import_source(source), resources={})
+    convert(source, tmp_path / "bare.ninfer", pack=bare, registry=registry)
+    assert "no tokenizer.json" in caplog.text and (tmp_path / "bare.ninfer").exists()

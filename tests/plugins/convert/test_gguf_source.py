@@ -74,9 +74,9 @@ def test_q8_0_is_q8_g32_fp16(source_of, plugins):
 def test_a_q8_0_code_of_minus_128_is_refused(source_of):
     """The reference quantizer never writes it, but the type allows it; our format does not."""
     tensor = source_of(Kind.Q8_0).tensors["x"]
-    blocks = np.array(tensor._tensor.data)
+    blocks = np.array(tensor._data)
     blocks[0, 2] = 128
-    changed = evolve(tensor, tensor=tensor._tensor._replace(data=blocks))
+    changed = evolve(tensor, data=blocks)
     with pytest.raises(ArtifactError, match=r"\[x\]: q8_g32_fp16 has no code -128"):
         changed.parts()
 
@@ -141,3 +141,18 @@ def test_a_piece_of_a_split_set_is_refused(write_gguf):
     path = write_gguf({"split.count": 3}, {"x": (RANDOM, Kind.F32)})
     with pytest.raises(ArtifactError, match="split set"):
         open_source(path)
+
+
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.Q8_0, Kind.Q5_0])
+def test_matrices_and_rows_are_read_alone(write_gguf, kind):
+    values = np.random.default_rng(0).standard_normal((2, 5, 64), np.float32)
+    bank = open_source(write_gguf({}, {"x": (values, kind)})).tensors["x"]
+    rows = bank[1][1:4]
+    assert (rows.name, rows.shape, rows.scalars()) == ("x", (3, 64), {})
+    assert torch.equal(rows.dense(), bank.dense()[1, 1:4])
+    assert torch.equal(bank[-1].dense(), bank.dense()[1])
+    if kind != Kind.Q5_0:
+        for name, part in rows.parts().items():
+            assert torch.equal(part, bank.parts()[name][1, 1:4]), name
+    with pytest.raises(IndexError):
+        bank[2]

@@ -16,6 +16,7 @@ from ninfer_core.api import (
     ImportPlan,
     ParameterSpec,
     StorageChoice,
+    UnsupportedError,
 )
 from ninfer_core.artifact.layouts.planar import plane_view
 
@@ -33,8 +34,8 @@ def held(name, format_name, parent="", kind="projection", values=VALUES):
 @pytest.fixture
 def objects_of(plugins):
     def plan(parameters, *recipe):
-        import_plan = ImportPlan({}, tuple(parameters), {}, {}, ())
-        return plan_objects(import_plan, recipe or [StorageChoice("*")], plugins.registry)
+        import_plan = ImportPlan({}, tuple(parameters), {}, {}, recipe or (StorageChoice("*"),))
+        return plan_objects(import_plan, plugins.registry)
 
     return plan
 
@@ -70,14 +71,14 @@ def test_parameters_of_one_parent_are_stacked(objects_of):
     assert torch.equal(stored_values(stored), torch.cat([VALUES, VALUES * 2]))
 
 
-def test_a_parent_of_mixed_formats_becomes_what_holds_all_or_bf16(objects_of):
-    rounded = VALUES.bfloat16().float()
-    parts = [held("gate", "fp32", "both"), held("up", "bf16", "both", values=rounded)]
-    (stored,) = objects_of(parts)
-    assert stored.format.name == "fp32"
-    assert torch.equal(stored_values(stored), torch.cat([VALUES, rounded]))
-    (stored,) = objects_of([*parts, held("more", "", "both")])
-    assert (stored.format.name, stored.kept) == ("bf16", False)
+def test_neighbours_of_one_format_share_an_object(objects_of):
+    names = {"query": "fp32", "key": "fp32", "gate": "bf16", "value": ""}
+    first, second = objects_of([held(name, each, "qkvg") for name, each in names.items()])
+    assert [each.spec.name for each in first.members] == ["query", "key"]
+    assert [each.spec.name for each in second.members] == ["gate", "value"]
+    assert (first.object_id, second.object_id) == ("qkvg.0", "qkvg.1")
+    assert (first.kept, second.format.name, second.kept) == (True, "bf16", False)
+    assert torch.equal(stored_values(first), torch.cat([VALUES, VALUES]))
 
 
 def test_first_matching_entry_wins(objects_of):
@@ -129,17 +130,19 @@ def test_what_cannot_be_stored_is_named(objects_of):
         odd.nbytes  # noqa: B018
 
 
-def test_a_recipe_may_not_split_an_object(objects_of):
+def test_a_recipe_splits_objects_but_not_banks(objects_of):
     recipe = [StorageChoice("gate", "bf16"), StorageChoice("*", "")]
-    with pytest.raises(ConfigError, match=r"splits an object \[both\].*\(keep\) and bf16"):
-        objects_of([held("gate", "fp32", "both"), held("up", "fp32", "both")], *recipe)
+    members = [held("gate", "fp32", "both"), held("up", "fp32", "both")]
+    assert [each.format.name for each in objects_of(members, *recipe)] == ["bf16", "fp32"]
+    with pytest.raises(ConfigError, match=r"cannot be split \[both\].*bf16 and fp32"):
+        objects_of([evolve(each, bank=True) for each in members], *recipe)
 
 
 def test_a_format_without_a_layout_is_refused(plugins):
     registry = SimpleNamespace(formats=plugins.registry.formats, layouts={})
-    plan = ImportPlan({}, (held("a", "fp32"),), {}, {}, ())
+    plan = ImportPlan({}, (held("a", "fp32"),), {}, {}, (StorageChoice("*"),))
     with pytest.raises(ConfigError, match="no such layout of fp32"):
-        plan_objects(plan, [StorageChoice("*")], registry)
+        plan_objects(plan, registry)
 
 
 def test_patterns_that_decide_nothing_are_named(objects_of, caplog):
@@ -150,6 +153,91 @@ def test_patterns_that_decide_nothing_are_named(objects_of, caplog):
     caplog.clear()
     objects_of([held("a", "fp32")], StorageChoice("a", "bf16"))
     assert not caplog.text
+
+
+def nvfp4(name, parent="", divisor=4.0, shape=(128, 64), bank=False, scalars=True):
+    """A parameter that the checkpoint holds as nvfp4."""
+    generator = torch.Generator().manual_seed(sum(name.encode()))
+    parts = {
+        "codes": torch.randint(0, 16, shape, generator=generator, dtype=torch.uint8),
+        "scales": torch.rand(shape[0], shape[1] // 16, generator=generator).to(torch.float8_e4m3fn),
+        "divisor": torch.tensor(divisor),
+    }
+    read = (lambda: {"divisor": divisor}) if scalars else None
+    return ImportedParameter(
+        ParameterSpec(name, shape), (name,), lambda: pytest.fail("read"), lambda: parts, "nvfp4",
+        parent, read, bank,
+    )
+
+
+def values_of(plugins, *members):
+    codec = plugins.registry.formats["nvfp4"].spec.codec.load()()
+    return [codec.dequantize(member.parts()) for member in members]
+
+
+def test_matrices_with_one_divisor_share_an_object(objects_of, plugins):
+    members = [nvfp4("q", "qkv"), nvfp4("k", "qkv"), nvfp4("v", "qkv", 5.0)]
+    both, alone = objects_of(members)
+    assert (both.shape, alone.shape) == ((256, 64), (128, 64))
+    assert both.layout.name == alone.layout.name == "block_scale_k16_m128x4_v1"
+    assert both.kept
+    assert torch.equal(stored_values(both), torch.cat(values_of(plugins, *members[:2])))
+    assert torch.equal(stored_values(alone), values_of(plugins, members[2])[0])
+
+
+def test_different_divisors_that_nobody_told_of_are_noticed(objects_of):
+    members = [nvfp4("q", "qk", scalars=False), nvfp4("k", "qk", 5.0, scalars=False)]
+    (stored,) = objects_of(members)
+    with pytest.raises(ArtifactError, match=r"cannot be stacked \[qk\]: .* numbers for divisor"):
+        stored.image()
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [((128, 64), "expert_block_scale_k16_m128x4_v1"), ((24, 48), "block_scale_k16_plain_v1")],
+)
+def test_a_bank_has_a_divisor_for_each_matrix(objects_of, plugins, shape, layout):
+    members = [nvfp4(str(e), "bank", 2.0 + e, shape, bank=True) for e in range(4)]
+    (stored,) = objects_of(members)
+    assert (stored.shape, stored.layout.name) == ((4, *shape), layout)
+    assert torch.equal(stored_values(stored), torch.stack(values_of(plugins, *members)))
+
+
+def test_a_bank_of_another_format_is_rows(objects_of):
+    members = [evolve(held(name, "fp32", "bank"), bank=True) for name in "ab"]
+    for choice in (StorageChoice("*"), StorageChoice("*", "q8_g32_fp16")):
+        (stored,) = objects_of(members, choice)
+        assert stored.shape == (8, 64)
+    (alone,) = objects_of([nvfp4("a", "bank", bank=True)])
+    assert alone.shape == (128, 64)
+
+
+def test_matrices_of_a_bank_have_one_shape(objects_of):
+    members = [nvfp4("a", "bank", bank=True), nvfp4("b", "bank", shape=(24, 64), bank=True)]
+    with pytest.raises(ConfigError, match=r"cannot be stored \[bank\].*\(24, 64\), \(128, 64\)"):
+        objects_of(members)
+
+
+def test_members_that_would_cut_a_tile_lie_in_the_plain_layout(objects_of, plugins):
+    members = [nvfp4("q", "qk", shape=(192, 64)), nvfp4("k", "qk", shape=(64, 64))]
+    (stored,) = objects_of(members)
+    assert (stored.shape, stored.layout.name) == ((256, 64), "block_scale_k16_plain_v1")
+    assert torch.equal(stored_values(stored), torch.cat(values_of(plugins, *members)))
+
+
+def test_what_cannot_be_quantised_to_nvfp4_is_named(objects_of):
+    (stored,) = objects_of([held("a", "fp32")], StorageChoice("*", "nvfp4"))
+    with pytest.raises(UnsupportedError, match=r"nothing quantises values to nvfp4 \[a\]"):
+        stored.image()
+
+
+def test_a_wanted_layout_is_taken_even_if_another_fits(objects_of):
+    (stored,) = objects_of([nvfp4("a")], StorageChoice("*", "nvfp4", "block_scale_k16_plain_v1"))
+    assert stored.layout.name == "block_scale_k16_plain_v1"
+    wanted = StorageChoice("*", "nvfp4", "block_scale_k16_m128x4_v1")
+    (odd,) = objects_of([nvfp4("a", shape=(24, 48))], wanted)
+    with pytest.raises(ArtifactError, match=r"cannot hold a tensor \[a\]"):
+        odd.nbytes  # noqa: B018
 
 
 @pytest.mark.parametrize("format_name", ["", "q8_g32_fp16"])
