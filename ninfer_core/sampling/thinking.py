@@ -14,18 +14,21 @@ from ninfer_core.api import ReasoningTokens
 
 @frozen
 class _Place:
-    """Where an answer stands: inside a block or not, tokens of reasoning, forced ones so far."""
+    """Where an answer stands: inside a block or not, tokens of reasoning, forced ones so far; or
+    behind all blocks, where marks are text."""
 
     is_open: bool
     used: int = 0
     num_forced: int = 0
+    is_answering: bool = False
 
 
 class ThinkingBudget:
     """At most ``budget`` tokens of reasoning, marks not counted; a `TokenConstraint`.
 
     A block that is open when they are spent is ended by the forced tokens, one after the other, and
-    none is opened after that. An answer that does not reason is left alone.
+    none is opened after that. An answer that has begun, or does not reason, is left alone: it may
+    be about such marks.
 
     :param is_open: whether the prompt ends inside a block.
     """
@@ -40,7 +43,7 @@ class ThinkingBudget:
     def mask(self, pending: tuple[int, ...]) -> Tensor | None:
         """Nothing is forbidden until the budget is spent."""
         place = reduce(self._step, pending, self._place)
-        if place.used < self._budget:
+        if place.used < self._budget or place.is_answering:
             return None
         mask = torch.full(
             (self._vocab_size,), not place.is_open, dtype=torch.bool, device=self._device
@@ -54,8 +57,12 @@ class ThinkingBudget:
         self._place = reduce(self._step, token_ids, self._place)
 
     def _step(self, place: _Place, token: int) -> _Place:
+        if place.is_answering:
+            return place
         if not place.is_open:
-            return evolve(place, is_open=token == self._tokens.opening)
+            is_open = token == self._tokens.opening
+            is_answering = not is_open and token not in self._tokens.spaces
+            return evolve(place, is_open=is_open, is_answering=is_answering)
         if place.used == self._budget:
             count = place.num_forced + 1
             is_done = count == len(self._tokens.forced)

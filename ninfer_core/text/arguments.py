@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ninfer_core.text.schema_types import TYPES, admitted_types
+from ninfer_core.text.schema_types import TYPES, admitted_types, declared_properties
 from ninfer_core.text.strict_json import parse_json
 from ninfer_core.text.unicode import unicode_scalars
 
@@ -19,12 +19,6 @@ def arguments_json(values: Mapping[str, str], schema: Any) -> str:
     declared = declared_properties(schema)
     typed = {name: typed_value(text, declared.get(name), schema) for name, text in values.items()}
     return unicode_scalars(json.dumps(typed, ensure_ascii=False))
-
-
-def declared_properties(schema: Any) -> Mapping[str, Any]:
-    """Schemas of an object's members by name."""
-    found = schema.get("properties") if isinstance(schema, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
 
 
 def typed_value(text: str, schema: Any, root: Any) -> Any:

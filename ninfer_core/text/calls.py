@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import takewhile
 from typing import Protocol
 
 from attrs import frozen
@@ -61,7 +62,7 @@ class CallGrammar(Protocol):
 
 @frozen
 class FoundCall:
-    """A complete call. :ivar text: as the model wrote it."""
+    """A complete call. :ivar text: as the model wrote it, to its last tag."""
 
     name: str
     arguments: str
@@ -124,7 +125,9 @@ class CallScanner:
         held, self._held, self._matcher = self._held, [], None
         if verdict in (Verdict.ENDS, Verdict.ENDED_BEFORE):
             self._line_start = True
-            yield FoundCall(*matcher.call(), "".join(held))
+            space = [*takewhile(str.isspace, reversed(held))]
+            yield FoundCall(*matcher.call(), "".join(held[: len(held) - len(space)]))
+            yield from reversed(space)
             return
         for atom in held:
             self._line_start = ends_line(atom, at_start=self._line_start)

@@ -6,6 +6,7 @@ import json
 import logging
 import reprlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from ninfer_core.api import (
@@ -52,7 +53,7 @@ class ChatFrontend:
         self.eos_token_ids = _eos_ids(generation)
         self._sampling = _sampling(generation)
 
-    @property
+    @cached_property
     def reasoning_tokens(self) -> ReasoningTokens | None:
         """None if the model has no such tags, or no tokens for them."""
         controls = self.tokenizer.control_ids
@@ -60,7 +61,8 @@ class ChatFrontend:
             return None
         opening, closing = self.reasoning
         forced = self.tokenizer.encode(f"\n{closing}\n\n", special=True)
-        return ReasoningTokens(controls[opening], controls[closing], tuple(forced))
+        return ReasoningTokens(
+            controls[opening], controls[closing], tuple(forced), self.tokenizer.space_ids)
 
     def sampling_defaults(self, prompt: PreparedPrompt) -> SamplingParams:
         """What the generation config says."""

@@ -13,8 +13,8 @@ Message = dict[str, Any]
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Content as one string, absent content of assistants as an empty one; arguments of earlier
-    calls as objects; other members as they are.
+    """Content as one string, absent content of assistants and tools as an empty one; arguments of
+    earlier calls as objects; other members as they are.
 
     Arguments that are no JSON object are a model's fault that its conversation must survive: such
     a call becomes text of the content.
@@ -37,9 +37,10 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
 
 def split_reasoning(message: Message, opening: str, closing: str) -> Message:
     """Make of a reasoning block in an assistant's content the ``reasoning_content`` that a
-    template wants."""
+    template wants; a message that has one, if only an empty one, tells of tags in its content."""
     content = message["content"]
-    if message["role"] != "assistant" or message.get("reasoning_content") or closing not in content:
+    is_told = isinstance(message.get("reasoning_content"), str)
+    if message["role"] != "assistant" or is_told or closing not in content:
         return message
     reasoning = content.partition(closing)[0].rpartition(opening)[2]
     answer = content.rpartition(closing)[2]
@@ -65,6 +66,8 @@ def member_problems(message: Mapping[str, Any], place: str) -> Iterator[tuple[st
 
 
 def _message(message: Mapping[str, Any], place: str) -> Message:
+    if not isinstance(message, Mapping):
+        raise RequestError("malformed message", where=place, why="must be an object")
     if not _is_name(message.get("role")):
         raise RequestError("malformed message", where=f"{place}.role", why="must be a string")
     for where, wanted in member_problems(message, place):
@@ -80,7 +83,7 @@ def _message(message: Mapping[str, Any], place: str) -> Message:
 
 def _content(message: Mapping[str, Any], place: str) -> str:
     content = message.get("content")
-    if content is None and message.get("role") == "assistant":  # it only called tools
+    if content is None and message.get("role") in ("assistant", "tool"):  # a call, no output
         return ""
     if isinstance(content, list) and all(map(_is_text, content)):
         return "".join(part["text"] for part in content)

@@ -1,9 +1,10 @@
-"""The types that a JSON schema admits."""
+"""The types that a JSON schema admits, and the members that it declares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 TYPES = ("null", "boolean", "number", "integer", "array", "object", "string")
 _MAX_STEPS = 1000
@@ -13,6 +14,7 @@ _BY_VALUE: dict[type, str] = {
     dict: "object", str: "string",
 }
 _BY_KEYWORD = {"properties": "object", "items": "array"}
+_COMBINING = ("allOf", "anyOf", "oneOf")
 
 Types = frozenset[str] | None
 """Names of `TYPES`; None if a schema does not say. With ``number`` there is always ``integer``."""
@@ -29,6 +31,22 @@ def admitted_types(schema: Any, root: Any) -> Types:
         return None
 
 
+def declared_properties(schema: Any) -> Mapping[str, Any]:
+    """Schemas of an object's members by name, also of members that `admitted_types`' keywords
+    bring; of several for one name the first."""
+    found: dict[str, Any] = {}
+    parts = [schema]
+    for part in parts:  # which grows
+        if not isinstance(part, Mapping) or len(parts) > _MAX_STEPS:
+            continue
+        properties = part.get("properties")
+        found = {**(properties if isinstance(properties, Mapping) else {}), **found}
+        parts += [each for keyword in _COMBINING for each in _members(part, keyword)]
+        if isinstance(reference := part.get("$ref"), str):
+            parts.append(_target(schema, reference))
+    return found
+
+
 class _Reader:
     def __init__(self, root: Any) -> None:
         self._root, self._steps = root, 0
@@ -42,7 +60,7 @@ class _Reader:
         conditions = [_own_types(schema), *map(self.types, _members(schema, "allOf"))]
         conditions += [self._union(_members(schema, key)) for key in ("anyOf", "oneOf")]
         if isinstance(reference := schema.get("$ref"), str):
-            conditions.append(self.types(self._target(reference)))
+            conditions.append(self.types(_target(self._root, reference)))
         said = [types for types in conditions if types is not None]
         return frozenset.intersection(*said) if said else None
 
@@ -50,14 +68,17 @@ class _Reader:
         said = [types for types in map(self.types, members) if types is not None]
         return frozenset().union(*said) if said and len(said) == len(members) else None
 
-    def _target(self, reference: str) -> Any:
-        """What a JSON pointer (``#/$defs/name``) points to; None if there is no such place."""
-        place, *path = reference.split("/")
-        found = self._root if place == "#" else None
-        for step in path:
-            key = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
+
+def _target(root: Any, reference: str) -> Any:
+    """What a JSON pointer (``#/$defs/name``) points to; None if there is no such place."""
+    place, *path = unquote(reference).split("/")
+    found = root if place == "#" else None
+    for step in path:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list):
+            found = {str(index): each for index, each in enumerate(found)}
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def _members(schema: Mapping[str, Any], keyword: str) -> list[Any]:

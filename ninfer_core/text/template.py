@@ -6,6 +6,8 @@ import json
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache, partial
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, meta
@@ -13,6 +15,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ninfer_core.api import ArtifactError, PreparedPrompt, RequestError
 from ninfer_core.text.tokenizer import HfTokenizer
+
+SYSTEM = ("system", "developer")
+"""Roles of messages that come before a conversation."""
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -55,6 +60,8 @@ class ChatTemplate:
         max_chars: int = 1 << 26,
     ) -> None:
         self._tokenizer, self._reasoning, self._max_chars = tokenizer, reasoning, max_chars
+        # agents send the same system prompt and tools again and again
+        self._encode_beginning = lru_cache(maxsize=8)(partial(tokenizer.encode, special=True))
         try:
             sandbox = _sandbox()
             self._template = sandbox.from_string(source)
@@ -85,12 +92,29 @@ class ChatTemplate:
             raise RequestError("the conversation cannot be rendered", why=why) from error
         text = rewrite(self.render(**content, **variables))
         opening, closing = self._reasoning or ("", "")
+        token_ids = tuple(self._tokenizer.encode(text, special=True))
         return PreparedPrompt(
-            token_ids=tuple(self._tokenizer.encode(text, special=True)),
-            text=reveal(text),
+            token_ids=token_ids, text=reveal(text),
             reasoning_open=bool(opening) and text.rfind(opening) > text.rfind(closing),
-            tools=tuple(tools),
+            tools=tuple(tools), num_stable=self._num_stable(token_ids, content, variables),
         )
+
+    def _num_stable(
+        self, token_ids: Sequence[int], content: Mapping[str, Any], variables: Mapping[str, Any]
+    ) -> int:
+        """Tokens that a conversation with the same system prompt and tools begins with, whatever
+        its first message is; 0 if the template takes no other one."""
+        messages = content["messages"]
+        leading = list(takewhile(lambda message: message.get("role") in SYSTEM, messages))
+        first = messages[len(leading)].get("content") if len(leading) < len(messages) else None
+        other = "1" if str(first or "").lstrip().startswith("0") else "0"
+        beginning = [*leading, {"role": "user", "content": other}]
+        try:
+            text = self.render(**{**content, "messages": beginning}, **variables)
+        except RequestError:
+            return 0
+        pairs = enumerate(zip(token_ids, self._encode_beginning(text), strict=False))
+        return next((i for i, (one, another) in pairs if one != another), 0)
 
     def render(self, **variables: Any) -> str:
         """The plain rendering; raises as :meth:`prepare` does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -16,6 +17,10 @@ _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE}
 _BYTES |= {chr(256 + index): byte for index, byte in enumerate(_OTHERS)}
 """The byte behind each character of a byte-level vocabulary (GPT-2)."""
+
+
+def _text_bytes(text: str) -> bytes:
+    return bytes(_BYTES[char] for char in text)
 
 
 def _without_controls(spec: dict[str, Any], controls: dict[str, int]) -> Tokenizer:
@@ -76,9 +81,16 @@ class HfTokenizer:
         """The exact bytes of one token; control tokens give their text, unused ids nothing."""
         known = self._bytes.get(token_id)
         if known is None:
-            known = bytes(_BYTES[char] for char in self._texts.get(token_id, ""))
-            self._bytes[token_id] = known
+            known = self._bytes[token_id] = _text_bytes(self._texts.get(token_id, ""))
         return known
+
+    @cached_property
+    def space_ids(self) -> frozenset[int]:
+        """Tokens of white space alone."""
+        candidates = [(index, text) for index, text in self._texts.items()
+                      if text[-1:] > "~"]  # printable ASCII stands for itself
+        return frozenset(index for index, text in candidates
+                         if _text_bytes(text).decode(errors="replace").isspace())
 
     def _encode_plain(self, text: str) -> list[int]:
         scalars = unicode_scalars(text)

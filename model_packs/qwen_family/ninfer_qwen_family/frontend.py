@@ -89,7 +89,8 @@ class QwenFrontend(ChatFrontend):
         """Messages that the template takes, and the turns of its rendering to be replaced.
 
         A later system message is rendered as a user's tool response, which is no query; a missing
-        query as a user's message. Content cannot spell these turns: its tags are hidden.
+        query, or what should stand before a first tool response, as a user's message. Content
+        cannot spell these turns: its tags are hidden.
         """
         first = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM), len(messages))
         leading = [m["content"] for m in messages[:first]]
@@ -97,7 +98,8 @@ class QwenFrontend(ChatFrontend):
         if leading:
             text = leading[0] if first == 1 else "\n\n".join(filter(str.strip, leading))
             made.append({"role": "system", "content": text})
-        if not any(message["role"] == "user" for message in messages):
+        roles = [message["role"] for message in messages[first:]]
+        if "user" not in roles or roles[0] == "tool":
             made.append({"role": "user", "content": QUERY})
             turns[_turn("user", QUERY)] = ""
         for message in messages[first:]:

@@ -9,8 +9,9 @@ from ninfer_core.api import ReasoningTokens
 from ninfer_core.sampling.constraint import AllOf, MinTokens
 from ninfer_core.sampling.thinking import ThinkingBudget
 
-VOCAB, OPEN, CLOSE = 12, 10, 11
-MARKS = ReasoningTokens(opening=OPEN, closing=CLOSE, forced=(7, CLOSE, 8))
+VOCAB, SPACE, OPEN, CLOSE = 12, 9, 10, 11
+MARKS = ReasoningTokens(
+    opening=OPEN, closing=CLOSE, forced=(7, CLOSE, 8), spaces=frozenset({8, SPACE}))
 
 
 def allowed(mask):
@@ -34,12 +35,15 @@ EVERYTHING, NO_OPENING = {*range(VOCAB)}, {*range(VOCAB)} - {OPEN}
 
 
 @pytest.mark.parametrize(("count", "is_open", "tokens", "expected"), [
-    (2, True, [1, 2, 7, CLOSE, 8, 5], [EVERYTHING] * 2 + [{7}, {CLOSE}, {8}] + [NO_OPENING] * 2),
+    (2, True, [1, 2, 7, CLOSE, 8, SPACE, 5, OPEN, 6],
+     [EVERYTHING] * 2 + [{7}, {CLOSE}, {8}] + [NO_OPENING] * 2 + [EVERYTHING] * 3),
     (1, True, [OPEN], [EVERYTHING, {7}]),
     (3, True, [1, CLOSE, 5, 6, 7, 8], [EVERYTHING] * 7),
-    (2, True, [1, CLOSE, 5, OPEN, 2], [EVERYTHING] * 5 + [{7}]),  # opened again: what is left
+    (2, True, [1, CLOSE, SPACE, OPEN, 2], [EVERYTHING] * 5 + [{7}]),  # opened again: what is left
+    (2, True, [1, CLOSE, 5, OPEN, 2, 3], [EVERYTHING] * 7),  # an answer about marks
+    (1, False, [5, OPEN, 2, 3], [EVERYTHING] * 5),
     (2, False, [1, 2, 3, 4, 5], [EVERYTHING] * 6),
-    (2, False, [OPEN, 1, 2, 7], [EVERYTHING] * 3 + [{7}, {CLOSE}]),
+    (2, False, [SPACE, OPEN, 1, 2, 7], [EVERYTHING] * 4 + [{7}, {CLOSE}]),
     (2, True, [CLOSE], [EVERYTHING] * 2),
 ])
 def test_what_a_budget_allows(count, is_open, tokens, expected):
@@ -49,7 +53,7 @@ def test_what_a_budget_allows(count, is_open, tokens, expected):
 def test_a_budget_may_be_ended_by_the_mark_alone():
     marks = ReasoningTokens(OPEN, CLOSE, (CLOSE,))
     found = walk(budget(1, is_open=True, marks=marks), [1, CLOSE, 1])
-    assert found == [EVERYTHING, {CLOSE}, NO_OPENING, NO_OPENING]
+    assert found == [EVERYTHING, {CLOSE}, NO_OPENING, EVERYTHING]
 
 
 def all_kinds():

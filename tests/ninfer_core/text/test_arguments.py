@@ -41,6 +41,13 @@ def test_arguments_are_one_object_in_literal_utf_8():
     assert found == '{"city": "東京 😀", "days": 3, "unknown": "4"}'
 
 
+def test_members_are_declared_behind_references_too():
+    """As zod-to-json-schema and others write them."""
+    declared = {"type": "object", "properties": {"days": INTEGER, "next": {"$ref": "#/$defs/args"}}}
+    schema = {"$ref": "#/$defs/args", "$defs": {"args": declared}}
+    assert arguments_json({"days": "3", "next": "{}"}, schema) == '{"days": 3, "next": {}}'
+
+
 @pytest.mark.parametrize("schema", [None, {}, {"properties": 5}, True, []])
 def test_without_a_schema_all_are_strings(schema):
     assert arguments_json({"a": "1"}, schema) == '{"a": "1"}'

@@ -19,8 +19,9 @@ GRAMMAR = FunctionCalls([
 CALL = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
 FRAGMENTS = st.sampled_from([
     *TAGS, "f>", "ff>", "g>", "a>", "b>", "<function=f>", "<parameter=a>\n", "<parameter=b>\n",
-    "\n", " ", "x", "<", ">", "</", "1", "{}", "true", "\n</parameter>\n</function>\n</tool_call>",
-    "<tool_call>\n<function=f>\n<parameter=a>\n", CALL, "<tool_", "</function", "</think>", "é",
+    "\n", " ", "\r\n", "x", "<", ">", "</", "1", "{}", "true",
+    "\n</parameter>\n</function>\n</tool_call>", "<tool_call>\n<function=f>\n<parameter=a>\n", CALL,
+    "<tool_", "</function", "</think>", "é",
 ])
 TEXTS = st.lists(FRAGMENTS, max_size=14).map("".join)
 CUTS = st.lists(st.integers(0, 120), max_size=20)
@@ -79,6 +80,13 @@ def test_without_calls_the_content_is_the_text(text):
 @given(text=TEXTS)
 def test_a_scanner_gives_back_every_character(text):
     assert "".join(each if isinstance(each, str) else each.text for each in scanned([text])) == text
+
+
+@pytest.mark.parametrize("space", ["\r\n", " \n", "\n\n"])
+def test_white_space_behind_a_call_is_not_part_of_it(space):
+    text = f"{CALL}{space}x"
+    [call, rest] = scanned([text])
+    assert scanned(text) == [call, rest] and (call.text, rest) == (CALL, f"{space}x")
 
 
 def test_prose_has_calls_at_the_start_of_a_line_alone():

@@ -99,6 +99,17 @@ class TestUnclosed:
         assert parsed(text) == ("", [("read", {"path": "/a"})])
         assert parsed("<tool_call>\n<function=ping>\n</tool_call>") == ("", [("ping", {})])
 
+    @pytest.mark.parametrize("left_out", ["</parameter>\n", "</function>\n"])
+    def test_such_a_call_is_proven_by_the_end_or_the_next_call(self, parsed, left_out):
+        """Any text behind it might be the rest of its value, which must never be cut."""
+        text = call("read", path="/a").replace(left_out, "")
+        assert parsed(f"{text}\n</tool_call>\n{call('ping')}") == (
+            "", [("read", {"path": "/a"}), ("ping", {})])
+        assert parsed(f"{text}\nand more") == (f"{text}\nand more", [])
+        rest = "\n</parameter>\n</function>\n</tool_call>"
+        value = text.partition("<parameter=path>\n")[2] + "\nand more"
+        assert parsed(f"{text}\nand more{rest}") == ("", [("read", {"path": value})])
+
 
 class TestMalformed:
     """Reported bug 2: never half a call."""
@@ -134,6 +145,12 @@ class TestLiteralTags:
         "<tool_call>", "</function>\n</parameter> and on", "if a <b and c</parameter",
         "<parameter=path>",
         "\n<parameter=path>\n", "\n<parameter=nonsense>\n", "</parameter>\n\n</parameter>\n text",
+        "</parameter>\n</tool_call>", "a</parameter></tool_call>b", "</function>\n</tool_call>\nb",
+        " </function>\n-</tool_call>\n+</tool_call>", "</function></tool_call>\n</tool_call>",
+        "So: <tool_call><function=get><parameter=city>x</parameter></function></tool_call>\n",
+        "`<tool_call><function=get><parameter=city>x</parameter></function></tool_call>` calls",
+        "</parameter></function></tool_call>, so", "</parameter>\n</function>\n</tool_call> \t.\n",
+        "</parameter>\n</function>\n", "</parameter>\n</tool_call>\n</function>\nb",
         "Example:\n<tool_call>\n<function=get>\n<parameter=city>\nx\n</parameter>\n</function>\n"
         "</tool_call>\nend", "</think>", "</tool_response>",
     ])
@@ -146,11 +163,21 @@ class TestLiteralTags:
         ("a\n</parameter>\n</function>\n</tool_call>\nb", [("read", {"path": "a"})]),
         # so does one with the next parameter behind it, here one that breaks the call
         ("a\n</parameter>\n<parameter=path>\nb", []),
-        # an example of a call that has no end takes the end of the call it is in
-        ("a\n<function=get>\nb", []),
     ])
     def test_ambiguous_values_that_are_cut_or_lost(self, parsed, value, expected):
         assert parsed(call("read", path=value))[1] == expected
+
+    def test_an_example_without_an_end_takes_that_of_its_call_only_if_another_follows(self, parsed):
+        half = {"path": "<function=get>\n", "content": "a\n<function=get_weather>\nb"}
+        assert parsed(call("write", **half)) == ("", [("write", half)])
+        assert parsed(call("write", **half) + "\n")[1] == [("write", half)]
+        assert parsed(f"{call('write', **half)}\n{call('ping')}")[1] == []
+
+    def test_nor_if_the_answer_is_cut_behind_it(self):
+        example = f"<function=a>\n{call('get', city='x')}".removesuffix("\n</tool_call>")
+        cut = call("write", path="/a", content=f"{example}\n").partition("\n\n</parameter>")[0]
+        for end in range(cut.index(example), len(cut) + 1):
+            assert parse(cut[:end]) == (cut[:end], [])
 
     def test_a_line_that_begins_a_parameter_not_yet_given_ends_a_value(self, parsed):
         text = call("write", content="a\n<parameter=path>\nb")
@@ -198,8 +225,8 @@ class TestNames:
     def test_a_name_is_not_taken_for_its_beginning(self):
         parser = ToolCallParser(FunctionCalls(TOOLS))
         assert not parser.feed("<tool_call>\n<function=get")
-        rest = "_weather>\n<parameter=city>\nx\n</parameter>\n</function>\n</tool_call>"
-        assert [part.name for part in parser.feed(rest)] == ["get_weather"]
+        rest = "_weather>\n<parameter=city>\nx\n</parameter>\n</function>\n</tool_call>\n."
+        assert [part.name for part in parser.feed(rest)[:1]] == ["get_weather"]
 
     @pytest.mark.parametrize("name", ["getter", "ge", "GET", " get", "get ", "", "get\n", "g>et"])
     def test_undeclared_names_are_no_calls(self, parsed, name):
@@ -220,6 +247,8 @@ def test_text_after_a_call_is_content(parsed):
     assert parsed(f"{call('ping')}\n\nDone.\n") == ("Done.\n", [("ping", {})])
 
 
-def test_a_call_is_given_as_soon_as_it_is_closed():
+@pytest.mark.parametrize("behind", [".", " \t\r\n\nDone", "<tool_call>", "</tool_call>"])
+def test_a_call_is_given_with_the_first_that_stands_behind_it(behind):
     parser = ToolCallParser(FunctionCalls(TOOLS))
-    assert [part.name for part in parser.feed(call("read", path="/a"))] == ["read"]
+    assert not parser.feed(call("read", path="/a") + "\n")
+    assert [part.name for part in parser.feed(behind) if isinstance(part, ToolCall)] == ["read"]

@@ -31,6 +31,12 @@ def test_an_assistant_that_only_called_is_kept(content):
     assert template_messages([message]) == [expected]
 
 
+@pytest.mark.parametrize("message", [{}, {"content": None}, {"content": []}])
+def test_a_tool_without_output_has_an_empty_one(message):
+    [made] = template_messages([{"role": "tool", "tool_call_id": "c0", **message}])
+    assert made["content"] == ""
+
+
 def test_results_keep_the_id_of_their_call():
     result = {"role": "tool", "tool_call_id": "c0", "content": [{"type": "text", "text": "ok"}]}
     [made] = template_messages([result])
@@ -46,7 +52,10 @@ def test_arguments_become_objects(given, expected):
     assert [*arguments_of(calling(given))[0]] == [*expected]
 
 
-@pytest.mark.parametrize("bad", ['{"cmd": "ls', "[1]", "null", '{"a": NaN}', "ls -l"])
+DEEP = '{"a": ' * 500 + "1" + "}" * 500
+
+
+@pytest.mark.parametrize("bad", ['{"cmd": "ls', "[1]", "null", '{"a": NaN}', "ls -l", DEEP])
 def test_broken_arguments_of_the_past_become_text(bad):
     """Reported bug 2: one bad call must not end its conversation."""
     [made] = template_messages([calling("{}", bad, content="So:")])
@@ -81,6 +90,12 @@ def test_faults_are_located(message, place):
         template_messages([{"role": "user", "content": "hi"}, message])
 
 
+@pytest.mark.parametrize("message", ["hi", None, 5, []])
+def test_what_is_no_message_is_located(message):
+    with pytest.raises(RequestError, match=r"\[messages\[0\]\]: must be an object"):
+        template_messages([message])
+
+
 @pytest.mark.parametrize(("content", "reasoning", "answer"), [
     ("<think>\nhm\n</think>\n\nyes", "hm", "yes"), ("hm\n</think>\nyes", "hm", "yes"),
     ("<think></think>yes", "", "yes"), ("a<think>b</think>c</think>d", "b", "d"),
@@ -93,6 +108,7 @@ def test_a_block_in_the_content_is_split(content, reasoning, answer):
 @pytest.mark.parametrize("message", [
     assistant("plain"), assistant("<think>unclosed"), {"role": "user", "content": "</think>"},
     assistant("a</think>b", reasoning_content="given"),
+    assistant("`</think>` closes it", reasoning_content=""),
 ])
 def test_what_has_none_stays(message):
     assert split_reasoning(message, "<think>", "</think>") is message

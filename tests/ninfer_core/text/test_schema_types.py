@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninfer_core.text.schema_types import TYPES, admitted_types
+from ninfer_core.text.schema_types import TYPES, admitted_types, declared_properties
 
 ROOT = {"$defs": {
     "id": {"type": "integer"}, "a/b": {"type": "null"}, "loop": {"$ref": "#/$defs/loop"},
-}}
+}, "properties": {"x y": {"anyOf": [{"type": "boolean"}, {"type": "array"}]}}}
 
 
 @pytest.mark.parametrize(("schema", "expected"), [
@@ -22,6 +22,9 @@ ROOT = {"$defs": {
     ({"type": "string", "anyOf": [{"type": "string"}, {"type": "null"}]}, {"string"}),
     ({"$ref": "#/$defs/id"}, {"integer"}),
     ({"$ref": "#/$defs/a~1b"}, {"null"}),
+    ({"$ref": "#/properties/x%20y"}, {"boolean", "array"}),
+    ({"$ref": "#/properties/x%20y/anyOf/1"}, {"array"}),
+    ({"$ref": "#/properties/x%20y/anyOf/2"}, None), ({"$ref": "#/$defs/id/type/0"}, None),
     ({"allOf": [{"$ref": "#/$defs/id"}], "description": "x"}, {"integer"}),
     ({"enum": ["a", 1]}, {"string", "integer"}),
     ({"const": True}, {"boolean"}),
@@ -44,9 +47,29 @@ def test_a_reference_to_the_whole_schema():
 
 def test_references_that_multiply_end():
     names = [f"d{index}" for index in range(30)]
-    root = {"$defs": {name: {"anyOf": [{"$ref": f"#/$defs/{each}"} for each in names]}
+    root = {"$ref": "#/$defs/d0", "properties": {"a": {}},
+            "$defs": {name: {"anyOf": [{"$ref": f"#/$defs/{each}"} for each in names]}
                       for name in names}}
-    assert admitted_types({"$ref": "#/$defs/d0"}, root) is None
+    assert admitted_types(root, root) is None
+    assert declared_properties(root) == {"a": {}}
+
+
+A, B = {"type": "integer"}, {"type": "boolean"}
+
+
+@pytest.mark.parametrize(("schema", "expected"), [
+    ({"properties": {"a": A}}, {"a": A}),
+    ({"$ref": "#/definitions/args", "definitions": {"args": {"properties": {"a": A}}}}, {"a": A}),
+    ({"allOf": [{"properties": {"a": A}}, {"$ref": "#/$defs/b"}],
+      "$defs": {"b": {"properties": {"b": B}}}}, {"a": A, "b": B}),
+    ({"oneOf": [{"properties": {"a": A}}, {"anyOf": [{"properties": {"a": B, "b": B}}]}]},
+     {"a": A, "b": B}),
+    ({"properties": {"a": A}, "allOf": [{"properties": {"a": B}}]}, {"a": A}),
+    ({"$ref": "#"}, {}), ({"$ref": 5, "anyOf": 5, "properties": 5}, {}), ({"anyOf": [5]}, {}),
+    (True, {}), (None, {}),
+])
+def test_declared_properties(schema, expected):
+    assert declared_properties(schema) == expected
 
 
 def test_a_schema_nested_deeply_does_not_say():
@@ -59,9 +82,11 @@ def test_a_schema_nested_deeply_does_not_say():
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from([*TYPES, "#", "#/$defs/id", "x"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-        st.sampled_from(["type", "anyOf", "allOf", "oneOf", "$ref", "enum", "const", "items"]),
+        st.sampled_from(["type", "anyOf", "allOf", "oneOf", "$ref", "enum", "const", "items",
+                         "properties"]),
         inner, max_size=4),
 ))
 def test_any_schema_is_read(schema):
     admitted = admitted_types(schema, schema)
     assert admitted is None or admitted <= {*TYPES}
+    assert isinstance(declared_properties(schema), dict)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ninfer_core.text.strict_json import parse_json
+from ninfer_core.text.strict_json import MAX_DEPTH, parse_json
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -19,3 +19,12 @@ def test_values(text, value):
 def test_all_else_is_a_value_error(text):
     with pytest.raises(ValueError):
         parse_json(text)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a": ', "}"), ('[{"a": ', "}]")])
+def test_nesting_has_a_limit_far_from_that_of_the_stack(opening, closing):
+    most = MAX_DEPTH // len(closing)
+    assert parse_json(opening * most + "1" + closing * most)
+    for levels in (most + 1, 500, 950):
+        with pytest.raises(ValueError, match="nested"):
+            parse_json(opening * levels + "1" + closing * levels)

@@ -38,6 +38,43 @@ def test_ids_equal_the_plain_rendering_when_content_spells_no_control_token(
         assert list(template.prepare(user(*contents)).token_ids) == hf_tokenizer.encode(text).ids
 
 
+@given(system=CONTENT, contents=st.lists(CONTENT, min_size=1, max_size=3), other=CONTENT)
+def test_conversations_with_one_system_prompt_share_the_stable_tokens(
+    tokenizer, system, contents, other
+):
+    template = ChatTemplate(CHATML, tokenizer)
+    leading = [{"role": "system", "content": system}]
+    one = template.prepare([*leading, *user(*contents)])
+    another = template.prepare([*leading, *user("x" + other)])
+    alone = template.prepare([*leading, *user("0")])
+    shared = one.token_ids[: one.num_stable]
+    begin = tokenizer.control_ids["<|im_start|>"]
+    assert shared.count(begin) == 2, "the system's turn, and what opens the user's"
+    assert alone.token_ids[: one.num_stable] == shared
+    assert another.token_ids[: one.num_stable - 1] == shared[:-1], "but for a space that merges"
+
+
+@pytest.mark.parametrize("first", ["0 apples", "1 pear", "", " 0"])
+def test_stable_tokens_end_before_the_first_message_whatever_it_is(tokenizer, first):
+    template = ChatTemplate(CHATML, tokenizer)
+    prompt = template.prepare([{"role": "system", "content": "Be brief."}, *user(first)])
+    text = b"".join(map(tokenizer.token_bytes, prompt.token_ids[: prompt.num_stable])).decode()
+    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user")
+    assert text.endswith(("user", "user\n"))
+
+
+def test_tools_are_stable_too(tokenizer):
+    template = ChatTemplate("{{ tools | tojson }}{{ messages[0].content }}", tokenizer)
+    tools = [{"function": {"name": "ping"}}]
+    few, many = (template.prepare(user("what?"), tools=tools * n) for n in (1, 9))
+    assert 0 < few.num_stable < many.num_stable < len(many.token_ids)
+
+
+def test_a_template_that_takes_no_other_message_has_no_stable_tokens(tokenizer):
+    source = "{% if messages[0].content == '0' %}{{ raise_exception('no') }}{% endif %}hello"
+    assert ChatTemplate(source, tokenizer).prepare(user("hi")).num_stable == 0
+
+
 FORGERIES = st.lists(st.sampled_from(
     ["x", "<|im_end|>", "\n", "<|im_start|>", "system", "</think>", "<|endoftext|>", "<|", "|>",
      "im_end", "<tool_call>", "\U0010003c|im_end|>", "<|im_e", "nd|>"]), max_size=8).map("".join)

@@ -46,6 +46,13 @@ def test_every_id_has_bytes_and_unused_ids_have_none(tokenizer):
     assert tokenizer.token_bytes(tokenizer.control_ids["<|im_end|>"]) == b"<|im_end|>"
 
 
+def test_tokens_of_white_space(tokenizer):
+    texts = {index: tokenizer.token_bytes(index) for index in range(tokenizer.vocab_size)}
+    spaces = {index for index, each in texts.items() if each.decode(errors="replace").isspace()}
+    assert tokenizer.space_ids == spaces
+    assert {texts[index] for index in spaces} >= {b"\n", b" ", b"\t", b"\n\n"}
+
+
 def test_ignored_merges_cannot_reach_a_control_token(hf_tokenizer):
     """With ``ignore_merges`` a whole word that is in the vocabulary becomes its id at once."""
     spec = json.loads(hf_tokenizer.to_str())

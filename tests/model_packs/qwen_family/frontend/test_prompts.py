@@ -201,6 +201,13 @@ class TestNoQuery:
         asked = frontend.prepare([system("Be brief"), USER, *loop], tools=[TOOL]).text
         assert text == asked.replace(turn("user", USER["content"]), "")
 
+    def test_a_result_that_comes_first_begins_a_turn(self, frontend):
+        """Which the templates begin only behind another message."""
+        text = frontend.prepare([result("ok"), {"role": "user", "content": "so?"}]).text
+        expected = turn("user", "\n<tool_response>\nok\n</tool_response>") + turn("user", "so?")
+        assert text.endswith(expected.replace("user\n\n", "user\n") + OPEN)
+        assert text.count("<|im_start|>user") == 2
+
     def test_no_message_at_all_is_refused(self, frontend):
         with pytest.raises(RequestError, match="no messages"):
             frontend.prepare([])
@@ -240,6 +247,17 @@ class TestTools:
             arguments, '{"city": "東京", "days": 3, "near": ["<a>"], "ok": true}')]
         assert asked[0] == asked[1]
         assert call_text(city="東京", days=3, near='["<a>"]', ok="true") in asked[0].text
+
+    @pytest.mark.parametrize("depth", [1, 99, 300, 500, 950, 5000])
+    def test_a_call_can_be_sent_back_however_deep_it_is(self, frontend, depth):
+        """Reported bug 2."""
+        parameters = {"properties": {"near": {"type": "array"}}}
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
+        written = call_text(near="[" * depth + "]" * depth)
+        parser = frontend.parser(frontend.prepare([USER], tools=tools))
+        [call] = [*parser.feed(f"</think>{written}"), *parser.finish()]
+        called = assistant("", call.arguments)
+        assert written in frontend.prepare([USER, called, result("x")], tools=tools).text
 
     def test_broken_arguments_do_not_end_the_conversation(self, frontend):
         """Reported bug 2."""
