@@ -15,6 +15,7 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from types import SimpleNamespace
 
 import numpy as np
@@ -133,17 +134,15 @@ def products(fmt: str, rows: int, width: int) -> None:
     pool().reserve(BUFFER_BYTES + int(blocks[0][AREA]))
     shared, body, items = pool().address, linear_body(), -(-rows // BLOCK_ROWS)
     for tokens in TOKENS:
-        x, out = torch.ones(tokens, width), torch.empty(tokens, rows)
-        used = blocks if tokens < 64 else blocks[:2]
+        x, out, turns = torch.ones(tokens, width), torch.empty(tokens, rows), cycle(blocks)
 
-        def run(used=used, x=x, out=out) -> None:
-            for block in used:
-                launch(
-                    shared, body, items, 1, block.ctypes.data, x.data_ptr(), 4 * width, len(x),
-                    out.data_ptr(), 4 * rows, 0, 0, 0,
-                )
+        def run(x=x, out=out, turns=turns) -> None:
+            launch(
+                shared, body, items, 1, next(turns).ctypes.data, x.data_ptr(), 4 * width, len(x),
+                out.data_ptr(), 4 * rows, 0, 0, 0,
+            )
 
-        seconds = fastest(run) / len(used)
+        seconds = fastest(run)
         print(f"{fmt:16} T={tokens:<4} {1e6 * seconds:8.1f} us  "
               f"{sum(sizes) / seconds / 1e9:6.1f} GB/s of weights  "
               f"{2e-9 * tokens * rows * width / seconds:6.1f} GFLOP/s")

@@ -13,9 +13,21 @@ from numba.extending import intrinsic
 from .decoders import decoder
 from .machine import LANES
 from .planes import Planes
-from .vector_ir import FLOATS, const, fma, fold_rows, load, store, zero_variable
+from .vector_ir import (
+    FLOATS,
+    const,
+    fma,
+    fold_rows,
+    load,
+    prefetch_line,
+    store,
+    zero_variable,
+)
 
 i64 = types.int64
+
+PREFETCH_ROWS = 8
+"""How far ahead of a tile its weights are asked for."""
 
 
 @intrinsic(prefer_literal=True)
@@ -28,13 +40,18 @@ def dot_tile(
 
     Planes are given as the address of the first row and the stride of rows. ``num_steps`` whole
     steps are read of each row and of each row of ``x``. Strides are bytes. Only
-    ``num_valid`` tokens are read; the others repeat the last one.
+    ``num_valid`` tokens are read; the others repeat the last one. On its way through its codes the
+    tile asks for those of the rows `PREFETCH_ROWS` further on.
     """
     form, nt, tt = decoder(fmt.literal_value), num_rows.literal_value, num_tokens.literal_value
 
     def generate(context, b, signature, args):
         planes = list(zip(args[3:11:2], args[4:11:2], strict=True))
-        _emit(b, form, nt, tt, planes, *args[11:])
+        ahead = [
+            (b.add(start, b.mul(const(PREFETCH_ROWS), stride)), nt * nbytes)
+            for (start, stride), nbytes in zip(planes[:2], form.step_bytes[:2], strict=True)
+        ]
+        _emit(b, form, nt, tt, planes, ahead, *args[11:])
         return context.get_dummy_value()
 
     return types.void(fmt, num_rows, num_tokens, *[i64] * 15), generate
@@ -51,18 +68,22 @@ def dense_tile(
     def generate(context, b, signature, args):
         rows, rows_stride, *others = args[2:]
         absent = [(const(0), const(0))] * 3
-        _emit(b, decoder("fp32"), nt, tt, [(rows, rows_stride), *absent], const(0), *others)
+        _emit(b, decoder("fp32"), nt, tt, [(rows, rows_stride), *absent], [], const(0), *others)
         return context.get_dummy_value()
 
     return types.void(num_rows, num_tokens, *[i64] * 8), generate
 
 
-def _emit(b, form, nt, tt, planes, table, num_steps, x, x_stride, num_valid, out, out_stride):
+def _emit(
+    b, form, nt, tt, planes, ahead, table, num_steps, x, x_stride, num_valid, out, out_stride
+):
     starts = [[b.add(p, b.mul(const(n), stride)) for p, stride in planes] for n in range(nt)]
     rows = [Planes(*start, table) for start in starts]
     tokens = [b.add(x, b.mul(_at_most(b, t, num_valid), x_stride)) for t in range(tt)]
     sums = [[zero_variable(b) for _ in range(nt)] for _ in range(tt)]
     with cgutils.for_range(b, num_steps) as loop:
+        for start, nbytes in ahead:
+            _prefetch(b, start, nbytes, loop.index)
         _accumulate(b, form, rows, tokens, sums, loop.index)
     for t in range(tt):
         totals = fold_rows(b, [b.load(s, typ=FLOATS) for s in sums[t]])
@@ -74,6 +95,14 @@ def _at_most(b, token, num_valid):
         return const(0)
     is_valid = b.icmp_signed("<", const(token), num_valid)
     return b.select(is_valid, const(token), b.sub(num_valid, const(1)))
+
+
+def _prefetch(b, start, nbytes, step):
+    # A few lines at each step: asked for all at once, they would fill the queue of loads, and the
+    # tile would wait for them. Rows lie one behind the other, so their lines are one run.
+    at = b.add(start, b.mul(step, const(nbytes)))
+    for offset in range(0, nbytes, 64):
+        prefetch_line(b, at, offset)
 
 
 def _accumulate(b, form, rows, tokens, sums, step):

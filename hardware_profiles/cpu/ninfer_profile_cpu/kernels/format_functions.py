@@ -11,9 +11,9 @@ from numba.extending import intrinsic
 
 from .compile import compile_native, named
 from .decoders import decoder
-from .dot_tile import dot_tile
+from .dot_tile import PREFETCH_ROWS, dot_tile
 from .machine import LANES, TILE_ROWS
-from .memory import arg, prefetch
+from .memory import arg
 from .planes import Planes
 from .scale_rows import find_scales, prefetch_scales, scales_stride
 from .vector_ir import I8, I64, const, load, store
@@ -32,9 +32,6 @@ i64 = types.int64
 
 FUSED_TILE = 4
 """Tokens of one tile that decodes: more of them would leave no registers for decoding."""
-
-PREFETCH_ROWS = 8
-"""How far ahead of a tile its weights are asked for."""
 
 
 @functools.cache
@@ -76,8 +73,6 @@ def multiply_fused(fmt: str) -> int:
         for n in range(0, num_rows, TILE_ROWS):
             row = first_row + n
             codes, high = arg(weight, CODES) + row * cs, arg(weight, HIGH) + row * hs
-            prefetch(codes + PREFETCH_ROWS * cs, TILE_ROWS * cs)
-            prefetch(high + PREFETCH_ROWS * hs, TILE_ROWS * hs)
             ask(weight, row + PREFETCH_ROWS, TILE_ROWS)
             scales = find(weight, row, TILE_ROWS, scratch)
             minimums = scales + TILE_ROWS * qs

@@ -7,7 +7,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .compile import inline
-from .vector_ir import F32, I32, I64, POINTER, const, load, store
+from .vector_ir import F32, I32, I64, const, load, prefetch_line, store
 
 i64, i32, f32 = types.int64, types.int32, types.float32
 
@@ -116,13 +116,9 @@ def float_of_bits(typing_context, bits):
 
 
 @intrinsic
-def _prefetch_line(typing_context, address):
+def _ask_for_line(typing_context, address):
     def generate(context, b, signature, args):
-        numbers = [ir.Constant(I32, n) for n in (0, 2, 1)]  # read; keep in L2; data
-        pointer = b.inttoptr(args[0], POINTER)
-        typ = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
-        name = "llvm.prefetch.p0"
-        b.call(b.module.globals.get(name) or ir.Function(b.module, typ, name), [pointer, *numbers])
+        prefetch_line(b, args[0])
         return context.get_dummy_value()
 
     return types.void(i64), generate
@@ -132,7 +128,7 @@ def _prefetch_line(typing_context, address):
 def prefetch(address, nbytes):
     """Ask for memory that will be read soon. Any address is allowed."""
     for offset in range(0, nbytes, 64):
-        _prefetch_line(address + offset)
+        _ask_for_line(address + offset)
 
 
 def bits_of_float(value: float) -> int:

@@ -52,6 +52,15 @@ def _pointer(b, address, offset):
     return b.gep(pointer, [const(offset) if isinstance(offset, int) else offset], source_etype=I8)
 
 
+def prefetch_line(b, address, offset=0):
+    """Ask for the cache line at an address, which may be any, into the L2 cache."""
+    numbers = [ir.Constant(I32, n) for n in (0, 2, 1)]  # read; keep in L2; data
+    typ = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
+    name = "llvm.prefetch.p0"
+    function = b.module.globals.get(name) or ir.Function(b.module, typ, name)
+    b.call(function, [_pointer(b, address, offset), *numbers])
+
+
 def splat(b, scalar, count=LANES):
     """Vector with ``scalar`` in every lane."""
     typ = ir.VectorType(scalar.type, count)

@@ -1,0 +1,1 @@
+"""Perplexity of a model on texts, and its divergence from another run."""
