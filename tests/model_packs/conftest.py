@@ -196,7 +196,8 @@ def tiny_checkpoint() -> Callable[..., TinyCheckpoint]:
         save_file({rename(name): each for name, each in stored.items()}, file, {"format": "pt"})
         for role, content in tiny_resources().items():
             (path / role).write_bytes(content)
-        return TinyCheckpoint(path, model.float(), extra)
+        model.float().model.rotary_emb = type(model.model.rotary_emb)(config)  # was rounded too
+        return TinyCheckpoint(path, model, extra)
 
     return make
 

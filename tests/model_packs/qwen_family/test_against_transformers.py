@@ -80,7 +80,7 @@ def test_two_hundred_steps_of_decoding(case, name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["dense", "moe"])
 def test_half_precision_checkpoints_keep_their_bits(convert_tiny, read, kind, dtype):
-    checkpoint, path = convert_tiny(kind, dtype=dtype)
+    checkpoint, path = convert_tiny(kind, dtype=dtype, **TIED)
     error = relative_error(read(kind, path).logits(TOKENS), checkpoint.logits(TOKENS))
     assert error < 1e-5
 
