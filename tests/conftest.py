@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from ninfer_core.artifact.writer import ArtifactWriter
 from ninfer_core.cli import plugins as command_plugins
 from ninfer_core.cli.main import main
 from ninfer_core.plugin_host import PluginSelection, load_plugins
+from ninfer_core.state.step import StepBatch
 from ninfer_workbench.new import write_skeleton
 
 settings.register_profile("ninfer", deadline=None)  # a busy machine is no fault of the code
-settings.load_profile("ninfer")
+settings.register_profile("soak", deadline=None, max_examples=3000, stateful_step_count=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ninfer"))
 
 SKELETONS = {
     "model-pack": ("skeleton-pack", "ninfer_pack_skeleton_pack"),
@@ -92,3 +95,44 @@ def ninfer(skeletons, monkeypatch, capsys):
         return code, *capsys.readouterr()
 
     return ninfer
+
+
+def _slot_batch(*rows):
+    sizes = {"max_tokens": sum(row[1] for row in rows) + 3, "max_rows": len(rows) + 1}
+    batch = StepBatch.allocate(**sizes, max_pages=1, max_logits=1)
+    batch.num_rows = len(rows)
+    for index, (slot, count, replay, certain) in enumerate(rows):
+        batch.token_row[batch.num_tokens : batch.num_tokens + count] = index
+        batch.num_tokens += count
+        batch.row_start[index + 1] = batch.num_tokens
+        batch.slots[index], batch.replay[index], batch.certain[index] = slot, replay, certain
+    return batch
+
+
+@pytest.fixture
+def slot_batch():
+    """``(*rows) -> StepBatch`` of rows of (slot, tokens, replayed tokens, whether certain)."""
+    return _slot_batch
+
+
+@pytest.fixture
+def drive():
+    """``(call, inputs, steps) -> outputs``: an op on slot states over the life of one sequence.
+
+    ``call(*inputs, batch)`` runs a step on slot 1; a step is (tokens, accepted), accepted None for
+    a certain one. Rejected tokens come as noise; those committed give the outputs.
+    """
+
+    def drive(call, inputs, steps):
+        outputs, start, replay = [], 0, 0
+        for count, accepted in steps:
+            kept = count if accepted is None else accepted
+            parts = [torch.randn(count, x.shape[1]) for x in inputs]
+            for part, x in zip(parts, inputs, strict=True):
+                part[:kept] = x[start : start + kept]
+            batch = _slot_batch((1, count, replay, accepted is None))
+            outputs.append(call(*parts, batch)[:kept].clone())
+            start, replay = start + kept, 0 if accepted is None else kept
+        return torch.cat(outputs)
+
+    return drive

@@ -263,12 +263,20 @@ class PreparedPrompt:
     :ivar text: the rendered prompt, for logs and diagnosis.
     :ivar reasoning_open: whether the prompt ends inside an open reasoning block.
     :ivar tools: declarations of the tools that the answer may call, OpenAI's shape.
+    :ivar num_stable: first tokens that other conversations with the same system prompt and tools
+        begin with, too; 0 if that is not known.
+    :ivar marks: numbers of tokens after which a client wants the prompt to be reusable.
+    :ivar scope: what tells apart computations of equal tokens, such as digests of media; literals,
+        as ``repr`` writes them for good.
     """
 
     token_ids: tuple[int, ...]
     text: str
     reasoning_open: bool = False
     tools: tuple[Mapping[str, Any], ...] = ()
+    num_stable: int = 0
+    marks: tuple[int, ...] = ()
+    scope: Any = None
 
 
 @frozen
@@ -309,11 +317,14 @@ class ReasoningTokens:
 
     :ivar opening, closing: ids of the marks.
     :ivar forced: what ends a block whose budget is spent; it contains ``closing``.
+    :ivar spaces: tokens of white space alone, behind which a block may still be opened. Behind any
+        other the answer has begun, and ``opening`` is text.
     """
 
     opening: int
     closing: int
     forced: tuple[int, ...]
+    spaces: frozenset[int] = frozenset()
 
 
 class Frontend(Protocol):
@@ -567,7 +578,8 @@ class Advance:
         or the one just drawn.
     :ivar first_row: row of ``tokens[begin]`` among the step's tokens (and hidden states).
     :ivar decoding: whether the prompt has been read, so that drafts will be asked for.
-    :ivar drafted, accepted: of the last proposal, if the step verified one.
+    :ivar drafted, accepted: of the last proposal, if the step verified one; drafts behind the end
+        of an answer do not count as accepted.
     """
 
     request_id: int
@@ -586,8 +598,10 @@ class Speculator(Protocol):
     """Drafts tokens that the target model verifies.
 
     The engine calls `propose` before each decode step and `advance` after every step of the target
-    model, also of a prompt. Drafts change the speed of an answer, never its distribution; a
-    speculator that raises is switched off for the engine.
+    model, also of a prompt. The first step of a request need not begin at its first token (others
+    may have read that), and after a pause its last tokens may be read again. Drafts change the
+    speed of an answer, never its distribution; a speculator that raises is switched off for the
+    engine.
     """
 
     @property
@@ -602,7 +616,7 @@ class Speculator(Protocol):
         ...
 
     def release(self, request_id: int) -> None:
-        """The request is gone or paused; drop what is held for it."""
+        """The request is gone; drop what is held for it."""
         ...
 
 

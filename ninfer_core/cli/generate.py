@@ -15,7 +15,7 @@ from ninfer_core.cli.exits import INTERRUPTED
 from ninfer_core.cli.launch import prepare
 from ninfer_core.cli.messages import Objects, read_conversation
 from ninfer_core.cli.report import report
-from ninfer_core.config import resolve
+from ninfer_core.config import LaunchConfig, resolve
 from ninfer_core.engine.client import EngineClient, Generation
 from ninfer_core.engine.load import load_engine
 from ninfer_core.engine.request import Finished, GenerationRequest
@@ -27,7 +27,8 @@ def run(arguments: Namespace) -> int:
     conversation = _conversation(arguments)
     with Console(arguments.log_level) as console:
         with redirect_stdout(sys.stderr):  # a plugin that prints must not spoil the answer
-            plan = resolve(*prepare(arguments, console.progress))
+            config, plugins = prepare(arguments, console.progress)
+            plan = resolve(_for_one_request(config), plugins)
             loaded = load_engine(plan, console.progress)
         request = _request(arguments, loaded.frontend, *conversation)
         load_s = time.perf_counter() - start
@@ -41,6 +42,13 @@ def run(arguments: Namespace) -> int:
     if finished.cause is not None:
         raise finished.cause
     return INTERRUPTED if finished.reason == "cancelled" else 0
+
+
+def _for_one_request(config: LaunchConfig) -> LaunchConfig:
+    """Nobody comes later for whom a state would be kept, unless it is kept on disk."""
+    if config.disk_cache:
+        return config
+    return evolve(config, prefix_cache=False, host_capacity=None)
 
 
 def _conversation(arguments: Namespace) -> tuple[Objects, Objects]:

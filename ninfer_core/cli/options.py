@@ -52,6 +52,13 @@ def pair(text: str) -> tuple[str, str]:
     return key, value
 
 
+def capacity(text: str) -> int | str:
+    """An option type: bytes, or ``auto``."""
+    if text != "auto" and not text.isdecimal():
+        raise ArgumentTypeError(f"must be a number of bytes or auto, not {text!r}")
+    return text if text == "auto" else int(text)
+
+
 def model(parser: Parser) -> None:
     """The model argument."""
     parser.add_argument("model", nargs="?", default=None, metavar="MODEL",
@@ -78,7 +85,10 @@ def launch(parser: Parser) -> None:
         ("profile", str, "NAME", "hardware profile (default: the best that fits)"),
         ("pack", str, "NAME", "model pack (default: the highest claim)"),
         ("max-context", int, "N", "most tokens of a sequence (default: 2048)"),
-        ("context-capacity", int, "BYTES", "byte pool of all sequences"),
+        ("context-capacity", capacity, "BYTES",
+         "byte pool of all sequences; auto takes what the machine has left"),
+        ("host-capacity", int, "BYTES", "host memory for states that leave the pool"),
+        ("disk-cache", str, "FOLDER", "keep states there for later runs"),
         ("kv-dtype", str, "NAME", "storage of the KV cache (default: the profile's)"),
         ("prefill-chunk", int, "N", "prompt tokens a step, a multiple of 64 (default: 512)"),
         ("spec", str, "NAME", "speculator, such as mtp or ngram"),

@@ -21,6 +21,9 @@ def report(
     times, weights = finished.timings, loaded.report
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
     ledger = ", ".join(f"{line.name} {line.nbytes / 1e6:.1f} MB" for line in plan.ledger.lines)
+    if reused := finished.reuse.num_tokens:
+        total, kind = finished.usage.prompt_tokens, finished.reuse.kind
+        yield f"reuse    {reused} of {total} tokens, from a {kind} point in {finished.reuse.tier}"
     yield f"prefill  {_speed(times.prefill_tokens, times.prefill_s)}"
     yield f"decode   {_speed(times.decode_tokens, times.decode_s)}"
     if finished.usage.rounds or finished.usage.fallback_steps:

@@ -6,13 +6,15 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cattrs
 from attrs import field, fields_dict, frozen
-from attrs.validators import ge, in_, optional
+from attrs.validators import ge, gt, in_, optional
 
 from ninfer_core.api import ConfigError
+
+Capacity = int | Literal["auto"] | None
 
 
 @frozen
@@ -25,7 +27,13 @@ class LaunchConfig:
     :ivar max_context: most tokens of one sequence, prompt and output; else 2048, or fewer if the
         model is for fewer.
     :ivar max_concurrency: sequences that run at once.
-    :ivar context_capacity: bytes of the pool of pages; else what all sequences need at most.
+    :ivar context_capacity: bytes of the pool of pages, of sequences and of states that are kept, or
+        ``auto``: what the machine has left; else what all sequences need at most, and a state more.
+    :ivar prefix_cache: whether states are kept, so that later requests go on from them.
+    :ivar host_capacity: bytes of host memory for states that leave the pool; else none.
+    :ivar disk_cache: folder for states that outlive the process; else none.
+    :ivar disk_capacity: most bytes of that.
+    :ivar max_queue: requests that may wait. :ivar queue_timeout_s: how long at most, in seconds.
     :ivar kv_dtype: KV codec; else the profile's.
     :ivar prefill_chunk: prompt tokens of one step, a multiple of the page (64 tokens).
     :ivar spec: speculator. :ivar draft_tokens: most drafts of one round of it; else 3.
@@ -39,7 +47,13 @@ class LaunchConfig:
     profile: str | None = None
     max_context: int | None = field(default=None, validator=optional(ge(1)))
     max_concurrency: int = field(default=1, validator=in_(range(1, 9)))
-    context_capacity: int | None = field(default=None, validator=optional(ge(1)))
+    context_capacity: Capacity = None
+    prefix_cache: bool = True
+    host_capacity: int | None = field(default=None, validator=optional(ge(1)))
+    disk_cache: str | None = None
+    disk_capacity: int = field(default=16 << 30, validator=ge(1))
+    max_queue: int = field(default=64, validator=ge(0))
+    queue_timeout_s: float | None = field(default=None, validator=optional(gt(0)))
     kv_dtype: str | None = None
     prefill_chunk: int = field(default=512, validator=ge(64))
     spec: str | None = None
@@ -54,6 +68,9 @@ class LaunchConfig:
         for option in ("draft_tokens", "lm_head_draft"):
             if getattr(self, option) and self.spec is None:
                 raise ValueError(f"{option!r} needs 'spec'")
+        for option in ("host_capacity", "disk_cache"):
+            if getattr(self, option) and not self.prefix_cache:
+                raise ValueError(f"{option!r} needs 'prefix_cache'")
 
     @property
     def max_verify_rows(self) -> int:
@@ -115,6 +132,20 @@ def _exact(value: Any, kind: type) -> Any:
     return value
 
 
+def _capacity(value: Any, _: type) -> Any:
+    if value in (None, "auto") or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"must be a number of bytes or \"auto\", not {value!r}")
+
+
+def _seconds(value: Any, _: type) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"must be a number, not {value!r}")
+    return float(value)
+
+
 _converter = cattrs.Converter(forbid_extra_keys=True)
+_converter.register_structure_hook(Capacity, _capacity)
+_converter.register_structure_hook(float, _seconds)
 for _kind in (bool, int, str):
     _converter.register_structure_hook(_kind, _exact)

@@ -6,6 +6,7 @@ import torch
 from attrs import frozen
 
 from ninfer_core.api import CapacityError
+from ninfer_core.config.capacity import Pool
 from ninfer_core.config.launch import LaunchConfig
 from ninfer_core.config.model import ModelPlan
 from ninfer_core.state.layout import StateLayout
@@ -55,12 +56,17 @@ class Ledger:
 
 
 def draw_up(
-    config: LaunchConfig, model: ModelPlan, dtype: str, layout: StateLayout, num_pages: int,
-    max_logits: int,
+    config: LaunchConfig, model: ModelPlan, dtype: str, layout: StateLayout, max_logits: int,
+    pool: Pool,
 ) -> tuple[LedgerLine, ...]:
     """The lines of a launch."""
-    state = _state(layout, num_pages, config.max_concurrency)
-    return _weights(model), state, _workspace(config.step_tokens, max_logits, model, dtype)
+    lines = [
+        _weights(model), _state(layout, pool.num_pages, config.max_concurrency),
+        _workspace(config.step_tokens, max_logits, model, dtype),
+    ]
+    if pool.reserve_bytes:
+        lines.append(LedgerLine("reserve", pool.reserve_bytes, "left to others, because of auto"))
+    return tuple(lines)
 
 
 def _weights(model: ModelPlan) -> LedgerLine:

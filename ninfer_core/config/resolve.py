@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from attrs import asdict, evolve, frozen
 
 from ninfer_core import api
 from ninfer_core.artifact.container import Artifact
+from ninfer_core.config.capacity import Pool, size_pool
 from ninfer_core.config.coverage import require_weights
 from ninfer_core.config.launch import LaunchConfig
 from ninfer_core.config.ledger import Ledger, draw_up
@@ -23,7 +25,6 @@ from ninfer_core.plugin_host import (
     require,
 )
 from ninfer_core.state.layout import StateLayout
-from ninfer_core.state.step import PAGE_TOKENS
 
 DEFAULT_CONTEXT, DEFAULT_DRAFTS = 2048, 3
 
@@ -79,19 +80,19 @@ def resolve(
     kv: api.KVCodecSpec = codec.spec
     with blame(codec.provenance):
         layout = StateLayout(model.states, kv, max_verify_rows=full.max_verify_rows)
-    num_pages = _count_pages(full, layout)
-    full = evolve(full, context_capacity=num_pages * layout.page_bytes)
     most = max_logits or full.max_concurrency * full.max_verify_rows
-    lines = draw_up(full, model, hardware.compute_dtype, layout, num_pages, most)
-    ledger = Ledger(lines, *budget)
+    draw = partial(draw_up, full, model, hardware.compute_dtype, layout, most)
+    pool = size_pool(full, layout, budget[0], sum(line.nbytes for line in draw(Pool(0))))
+    full = evolve(full, context_capacity=pool.num_pages * layout.page_bytes)
+    ledger = Ledger(draw(pool), *budget)
     if not absent:
         ledger.check()
     return EnginePlan(
         **asdict(model, recurse=False), config=full, registry=report.registry, profile=profile,
         hardware=hardware, kernels=kernels_of(report.registry, profile.provenance), kv=kv,
         max_verify_rows=full.max_verify_rows, max_tokens=full.step_tokens, max_logits=most,
-        num_pages=num_pages, ledger=ledger,
-        reasons=tuple(_reasons(config, full, model.pack, profile)),
+        num_pages=pool.num_pages, ledger=ledger,
+        reasons=tuple(_reasons(config, full, model.pack, profile, pool)),
     )
 
 
@@ -126,31 +127,16 @@ def _draft_tokens(config: LaunchConfig, speculator: api.SpeculatorSpec) -> int:
     return drafts
 
 
-def _count_pages(config: LaunchConfig, layout: StateLayout) -> int:
-    """Pages of the pool; without paged states, at least one that can hold a snapshot."""
-    one = -(-(config.max_context or 0) // PAGE_TOKENS) if layout.bytes_per_token else 1
-    if config.context_capacity is None:
-        return one * config.max_concurrency
-    num_pages = config.context_capacity // layout.page_bytes
-    if num_pages < one:
-        raise api.CapacityError(
-            "context_capacity does not hold one sequence of max_context tokens",
-            why=f"{config.context_capacity:,} B < {one} pages x {layout.page_bytes:,} B",
-            fix="raise --context-capacity or lower --max-context",
-        )
-    return num_pages
-
-
 def _reasons(
-    given: LaunchConfig, full: LaunchConfig, pack: Choice[Any], profile: Choice[Any]
+    given: LaunchConfig, full: LaunchConfig, pack: Choice[Any], profile: Choice[Any], pool: Pool
 ) -> Iterator[tuple[str, str, str]]:
     yield "pack", pack.spec.name, pack.reason
     yield "profile", profile.spec.name, profile.reason
     defaults = {
         "max_context": f"default: {DEFAULT_CONTEXT}, or the model's own",
         "kv_dtype": f"default of profile {full.profile}",
-        "context_capacity": f"{full.max_concurrency} x {full.max_context} tokens in pages",
     }
+    yield "context_capacity", str(full.context_capacity), pool.reason
     if full.spec:
         yield "spec", full.spec, "asked for"
         defaults["draft_tokens"] = "default"

@@ -54,11 +54,17 @@ class EngineClient:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _rest(self) -> None:
+        """Wait for a request; what is worth it goes to disk meanwhile."""
+        while not self._wake.is_set() and self._engine.persist():
+            pass
+        self._wake.wait()
+
     def _serve(self) -> None:
         try:
             while not self._closing:
                 if not self._engine.step():
-                    self._wake.wait()
+                    self._rest()
                     self._wake.clear()
         except Exception as error:
             self._engine.close(error)

@@ -48,7 +48,7 @@ def accept(sequence: Sequence, token_ids: list[int], *, certain: bool) -> None:
     """Move the frontier by exactly these tokens, and say how many recorded rows to replay."""
     assert sequence.state is not None
     sequence.tokens += token_ids
-    sequence.frontier = len(sequence.tokens) - 1
+    sequence.move_to(len(sequence.tokens) - 1)
     sequence.state.replay = 0 if certain else len(token_ids)
     if sequence.history is not None:
         for token in token_ids:

@@ -5,27 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import torch
 
-from ninfer_core.api import CapacityError, Frontend, Model, NInferError, RequestError, Speculator
-from ninfer_core.engine import commit
-from ninfer_core.engine.constraints import check_constraints, constrain
-from ninfer_core.engine.output import TextOutput
+from ninfer_core.api import CapacityError, Frontend, Model, NInferError, Speculator
+from ninfer_core.engine.constraints import constrain
+from ninfer_core.engine.execution import Execution, ModelError, settle
+from ninfer_core.engine.intake import Intake
 from ninfer_core.engine.request import Finished, FinishReason, GenerationRequest, Sink
-from ninfer_core.engine.runner import Runner
-from ninfer_core.engine.scheduler import Limits, plan
+from ninfer_core.engine.residence import Residence
+from ninfer_core.engine.scheduler import Limits, Record, StepPlan, plan, wanted_pages
 from ninfer_core.engine.sequence import Sequence
-from ninfer_core.sampling.rows import SampleRow, TokenHistory, penalises
-from ninfer_core.sampling.sampler import INVALID
-from ninfer_core.sampling.verify import Drafted, Verdict
+from ninfer_core.engine.trace import Decision, Trace
+from ninfer_core.sampling.rows import TokenHistory, penalises
 from ninfer_core.speculation.counts import DraftCounts
-from ninfer_core.speculation.round import Speculation
-from ninfer_core.state.step import PAGE_TOKENS
+from ninfer_core.state.prefix_cache import PrefixCache
 from ninfer_core.state.store import StateStore
-from ninfer_core.text.parsers import PlainParser
 
 _log = logging.getLogger(__name__)
 
@@ -35,26 +33,43 @@ class Engine:
     belongs to the one thread that calls `step`.
 
     :param model: built on ``store``, for steps of a prefill chunk and of all decode rows.
+    :param cache: on ``store``, of states that later requests go on from; None keeps none.
     :param speculator: drafts tokens; None decodes one token a step.
     :param vocab_size: ids that the model knows, if the tokenizer may have more.
-    :ivar drafts: rounds of all requests so far.
+    :param trace: gets the decisions of the scheduler.
+    :ivar num_pauses: how often a request gave way to others.
     """
 
     def __init__(
         self, model: Model, frontend: Frontend, store: StateStore, limits: Limits, *,
-        speculator: Speculator | None = None, vocab_size: int | None = None,
-        device: torch.device | str = "cpu", clock: Callable[[], float] = time.monotonic,
+        cache: PrefixCache | None = None, speculator: Speculator | None = None,
+        vocab_size: int | None = None, device: torch.device | str = "cpu",
+        clock: Callable[[], float] = time.monotonic, trace: Trace | None = None,
     ) -> None:
-        self._frontend, self._limits, self._store, self._clock = frontend, limits, store, clock
+        self._frontend, self.limits, self._store, self._clock = frontend, limits, store, clock
         known = frontend.tokenizer.vocab_size
         self._vocab_size = known if vocab_size is None else min(known, vocab_size)
-        self._device, self.drafts = device, DraftCounts()
-        self._speculation = Speculation(speculator, self._vocab_size)
-        self._runner = Runner(model, limits, self._speculation.width, self._vocab_size, device)
-        self._sequences: dict[int, Sequence] = {}  # running or queued, in order of submission
+        self._device, self.cache, self.trace = device, cache, trace or Trace()
+        self._intake = Intake(
+            frontend, store, limits, self._vocab_size, reuses=cache is not None
+        )
+        self._residence = Residence(
+            store, cache, frontend.tokenizer, drafts=speculator is not None
+        )
+        self._execution = Execution(
+            model, limits, self._residence, speculator=speculator, vocab_size=self._vocab_size,
+            device=device, clock=clock,
+        )
+        self._speculation, self._width = self._execution.speculation, self._execution.width
+        self._sequences: dict[int, Sequence] = {}  # running or waiting, in order of submission
         self._lock, self._ids = threading.Lock(), count(1)
-        self._cycle = self._peak_sequences = self._peak_pages = 0
+        self._cycle = self._peak_sequences = self._peak_pages = self.num_pauses = 0
         self._closed = False
+
+    @property
+    def drafts(self) -> DraftCounts:
+        """Rounds of all requests so far."""
+        return self._execution.drafts
 
     def submit(self, request: GenerationRequest, sink: Sink) -> int:
         """Queue a request and return its id; ``sink`` gets its events on the engine's thread.
@@ -62,8 +77,10 @@ class Engine:
         :raises RequestError: if it can never be served.
         :raises CapacityError: if as many are running or queued as the limits allow.
         """
-        sequence = self._new_sequence(request, sink)
-        most = self._limits.max_sequences + self._limits.max_queue
+        sequence = self._intake.accept(
+            next(self._ids), request, sink, cycle=self._cycle, now=self._clock()
+        )
+        most = self.limits.max_sequences + self.limits.max_queue
         with self._lock:
             if self._closed:
                 raise NInferError("the engine is closed")
@@ -84,22 +101,20 @@ class Engine:
         self._cycle += 1
         with self._lock:
             sequences = list(self._sequences.values())
-        sequences = [s for s in sequences if not self._ended_early(s)]
-        waiting = [s for s in sequences if s.state is None]
-        running = [s for s in sequences if s.state is not None]
-        step = plan(waiting, running, self._limits, self._store.pool.num_free)
-        try:
-            for sequence in step.admit:
-                self._admit(sequence)
-            if step.decode:
-                self._decode(step.decode)
-            if step.prefill:
-                self._prefill(step.prefill, step.num_prefill)
-        except Exception as error:
-            _log.exception("a step failed, and all running requests with it")
-            for sequence in sequences:
-                if sequence.state is not None:
-                    self._finish(sequence, "error", error)
+        for sequence in sequences:
+            self._end_early(sequence)
+        step = StepPlan()
+        with self._blaming(sequences):
+            step = self._arrange(self._present(sequences))
+        self._grant(step)
+        if decoding := self._present(sequences, step.decode):
+            with self._blaming(decoding):
+                self._execution.decode(decoding)
+            self._finish_ended(decoding)
+        for reading in self._present(sequences, (step.prefill,)):
+            with self._blaming([reading]):
+                self._execution.prefill(reading, step.prefill_end, self._cycle)
+            self._finish_ended([reading])
         return bool(self._sequences)
 
     def run_until_idle(self) -> None:
@@ -107,62 +122,118 @@ class Engine:
         while self.step():
             pass
 
+    def pause(self, request_id: int) -> None:
+        """Let a running request give way until the next cycle, as it does for want of memory."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None and sequence.state is not None:
+            self._pause(sequence)
+
+    def persist(self) -> bool:
+        """Write a restore point to disk, if there is a tier for it and a point worth it; return
+        whether one was. For moments without requests."""
+        return self.cache is not None and self.cache.persist()
+
     def close(self, cause: Exception | None = None) -> None:
         """Take no more requests and end those there are: cancelled, or failed with a cause."""
         with self._lock:
             self._closed = True
         for sequence in list(self._sequences.values()):
             self._finish(sequence, "error" if cause else "cancelled", cause)
+        while cause is None and self.persist():
+            pass
+        if self.cache:
+            self.cache.clear()
 
     def audit(self) -> None:
-        """Raise `NInferError` unless the engine is idle and no page or slot is lost."""
+        """Raise `NInferError` unless the engine is idle and no page, slot or snapshot is lost."""
         if self._sequences or self._store.num_sequences:
             raise NInferError("the engine is not idle", why=f"requests {list(self._sequences)}")
-        self._store.audit()
+        if self.cache is None:
+            return self._store.audit()
+        self.cache.audit()
+        if any(point.held for point in self.cache.contents()):
+            raise NInferError("a restore point is held for nobody")
 
-    def _new_sequence(self, request: GenerationRequest, sink: Sink) -> Sequence:
-        frontend, prompt = self._frontend, request.prompt
-        check_constraints(request, frontend.reasoning_tokens)
-        parser = PlainParser() if request.raw else frontend.parser(prompt)
-        eos = frozenset[int]() if request.ignore_eos else frontend.eos_token_ids
-        limit, num_pages = self._reservation(request)
-        return Sequence(
-            id=next(self._ids), request=request, sink=sink,
-            output=TextOutput(
-                frontend.tokenizer.token_bytes, parser, request.stop, request.min_tokens
-            ),
-            end_ids=eos | request.stop_token_ids, limit=limit, num_pages=num_pages,
-            tokens=list(prompt.token_ids), last_cycle=self._cycle, submitted_at=self._clock(),
-        )
+    def _present(
+        self, sequences: Iterable[Sequence], tickets: Container[int | None] | None = None
+    ) -> list[Sequence]:
+        """Those that have not ended, or of these the ones with some tickets."""
+        present = (each for each in sequences if each.id in self._sequences)
+        return [each for each in present if tickets is None or each.id in tickets]
 
-    def _reservation(self, request: GenerationRequest) -> tuple[int, int]:
-        """Most tokens of a request and the pages they take."""
-        ids, most = request.prompt.token_ids, self._limits.max_context
-        if not 0 <= min(ids) <= max(ids) < self._vocab_size:
-            raise RequestError("the prompt has token ids that do not exist")
-        if len(ids) >= most:
-            why = f"{len(ids)} tokens and an output do not go into a sequence of {most}"
-            raise RequestError("the prompt is too long", why=why, fix="raise --max-context")
-        limit, pages = min(len(ids) + request.max_tokens, most), self._store.pool.num_pages
-        needed = -(-limit // PAGE_TOKENS) if self._store.bytes_per_token else 0
-        if needed > pages:
-            why = f"it may take {needed} pages and there are {pages}"
-            raise RequestError("the request is too large", why=why, fix="lower its max_tokens")
-        return limit, needed
-
-    def _ended_early(self, sequence: Sequence) -> bool:
-        deadline = sequence.request.deadline_s
+    def _end_early(self, sequence: Sequence) -> None:
+        waited = self._clock() - sequence.submitted_at
+        deadline, longest = sequence.request.deadline_s, self.limits.queue_timeout_s
         if sequence.cancelled:
-            self._commit(sequence, [], reason="cancelled")
-        elif deadline is not None and self._clock() >= sequence.submitted_at + deadline:
-            self._commit(sequence, [], reason="deadline")
-        return sequence.id not in self._sequences
+            settle(sequence, [], reason="cancelled")
+        elif deadline is not None and waited >= deadline:
+            settle(sequence, [], reason="deadline")
+        elif longest is not None and sequence.admitted_at is None and waited >= longest:
+            why = f"{waited:.1f} s in the queue, and {longest:.1f} s are allowed"
+            cause = CapacityError("the request waited too long", why=why, fix="try again later")
+            settle(sequence, [], reason="deadline", cause=cause)
+        self._finish_ended([sequence])
 
-    def _admit(self, sequence: Sequence) -> None:
-        """Reserve all that a request may ever need, so that it never has to stop half-way."""
-        store, request = self._store, sequence.request
-        sequence.state = store.open()
-        store.grow(sequence.state, sequence.limit)
+    def _arrange(self, sequences: list[Sequence]) -> StepPlan:
+        """Pause and admit requests until those that can step in this cycle have room for it."""
+        admits = True
+        while True:
+            step = self._decide(sequences, admits)
+            if step.pause is not None:
+                self._pause(self._sequences[step.pause])
+            elif step.admit:
+                self._admit(sequences, step.admit)
+            else:
+                break
+            admits, sequences = False, self._present(sequences)
+        if step.is_empty and (stuck := next((s for s in sequences if s.state is not None), None)):
+            why = f"{self._store.pool.num_free} pages are free, and nobody is left to make room"
+            self._fail(stuck, CapacityError("a request cannot go on", why=why))
+        return step
+
+    def _decide(self, sequences: list[Sequence], admits: bool) -> StepPlan:
+        limits, residence = self.limits, self._residence
+        records = [each.record(self._width) for each in sequences if each.state is not None]
+        wanted = wanted_pages(records, limits)
+        residence.make_room(wanted)
+        if admits and len(records) < limits.max_sequences and len(records) < len(sequences):
+            records += self._waiting(sequences, wanted, len(records))
+            records.sort(key=lambda record: record.ticket)
+        free_pages = residence.free_pages
+        step = plan(records, limits, free_pages, admits=admits)
+        self.trace.add(Decision(tuple(records), free_pages, admits, step))
+        return step
+
+    def _waiting(self, sequences: list[Sequence], wanted: int, running: int) -> list[Record]:
+        """Records of the next requests that might be admitted, with room for the first of them for
+        which there can be.
+
+        :param wanted: pages that the running ones want.
+        """
+        most = self.limits.max_sequences
+        waiting = [each for each in sequences if each.state is None][: 1 + most]
+        records = [s.record(self._width, self._residence.shared_pages(s)) for s in waiting]
+        for sequence, record in zip(waiting, records, strict=True):
+            needed = wanted + record.to_start + running
+            if self._residence.make_room_for(sequence, needed) or record.passed >= most:
+                break
+        return records
+
+    def _admit(self, sequences: Iterable[Sequence], tickets: tuple[int, ...]) -> None:
+        for sequence in sequences:
+            if sequence.id in tickets:
+                with self._blaming([sequence]):
+                    self._enter(sequence)
+            elif sequence.state is None:
+                sequence.passed += sum(sequence.id < ticket for ticket in tickets)
+        self._peak_sequences = max(self._peak_sequences, self._store.num_sequences)
+
+    def _enter(self, sequence: Sequence) -> None:
+        request = sequence.request
+        self._residence.enter(sequence)
+        if sequence.admitted_at is not None:
+            return
+        sequence.admitted_at = self._clock()
         if penalises(request.sampling):
             prompt = request.prompt.token_ids
             sequence.history = TokenHistory(self._vocab_size, prompt, self._device)
@@ -170,99 +241,63 @@ class Engine:
             request, self._frontend.reasoning_tokens, sequence.end_ids, self._vocab_size,
             self._device,
         )
-        sequence.admitted_at = self._clock()
-        self._peak_sequences = max(self._peak_sequences, store.num_sequences)
-        self._peak_pages = max(self._peak_pages, store.pool.num_pages - store.pool.num_free)
 
-    def _decode(self, sequences: tuple[Sequence, ...]) -> None:
-        speculation = self._speculation
-        requests = [each.draft_request(speculation.width - 1) for each in sequences]
-        drafts = speculation.propose(requests)
-        rows = [
-            each.step_row([each.tokens[-1], *drafted.drafts], len(drafted.rows),
-                          certain=not drafted.drafts)
-            for each, drafted in zip(sequences, drafts, strict=True)
-        ]
-        verdicts = speculation.verify(self._runner.decode(rows), drafts)
-        steps, first_row = [], 0
-        for sequence, request, row, drafted, verdict in zip(
-            sequences, requests, rows, drafts, verdicts, strict=True
-        ):
-            drafted_tokens = len(drafted.drafts)
-            self._count(sequence, request.limit, drafted_tokens, verdict.accepted)
-            self._settle(sequence, drafted, verdict)
-            if sequence.state is not None:
-                steps.append(sequence.advance(
-                    row.begin, first_row, drafted=drafted_tokens, accepted=verdict.accepted
-                ))
-            first_row += len(row.token_ids)
-        speculation.advance(steps)
+    def _pause(self, sequence: Sequence) -> None:
+        self.num_pauses += 1
+        self._residence.pause(sequence)
 
-    def _prefill(self, sequence: Sequence, num_tokens: int) -> None:
-        assert sequence.state is not None
-        begin, end = sequence.frontier, sequence.frontier + num_tokens
-        logits = self._runner.prefill(sequence.step_row(sequence.tokens[begin:end], 1))
-        sequence.frontier, sequence.state.replay, sequence.last_cycle = end, 0, self._cycle
-        if end == sequence.num_prompt:
-            plain = Drafted.cut(sequence.sample_row)
-            [verdict] = self._speculation.verify(logits, [plain])
-            sequence.first_token_at = self._clock()
-            self._settle(sequence, plain, verdict)
-        if sequence.state is not None:
-            self._speculation.advance([sequence.advance(begin, 0, drafted=0, accepted=0)])
+    def _grant(self, step: StepPlan) -> None:
+        """Hand out all pages of a cycle before any of it runs: what ends in it leaves states that
+        take pages."""
+        for ticket in (*step.decode, *(() if step.prefill is None else (step.prefill,))):
+            sequence = self._sequences[ticket]
+            with self._blaming([sequence]):
+                assert sequence.state is not None
+                reads, end = ticket == step.prefill, step.prefill_end
+                self._store.grow(
+                    sequence.state, end if reads else sequence.most_after_step(self._width)
+                )
+        pool = self._store.pool
+        self._peak_pages = max(self._peak_pages, pool.num_pages - pool.num_free)
 
-    def _count(self, sequence: Sequence, limit: int, drafted: int, accepted: int) -> None:
-        for counts in (sequence.drafts, self.drafts):
-            if drafted:
-                counts.add_round(drafted, accepted)
-            elif self._speculation.is_on and limit < 1:
-                counts.fallbacks += 1
-
-    def _settle(self, sequence: Sequence, drafted: Drafted, verdict: Verdict) -> None:
-        fault = sequence.fault
-        if fault is None and verdict.token == INVALID:
-            fault = _fault_of(drafted.rows[verdict.accepted])
-        if fault is not None:
-            return self._finish(sequence, "error", fault)
-        candidates = [*drafted.drafts[: verdict.accepted], verdict.token]
-        self._commit(sequence, candidates, certain=not drafted.drafts)
-
-    def _commit(
-        self, sequence: Sequence, candidates: list[int], *, certain: bool = True,
-        reason: FinishReason | None = None,
-    ) -> None:
-        cause = None
-        try:
-            kept = commit.preview(sequence, candidates, reason)
-            if kept.token_ids:
-                commit.accept(sequence, kept.token_ids, certain=certain)
-            commit.publish(sequence, kept.parts)
-            reason = kept.reason
-        except Exception as error:  # a parser or a sink at fault fails its own request only
-            reason, cause = "error", error
-        if reason is not None:
-            self._finish(sequence, reason, cause)
+    def _finish_ended(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in self._present(sequences):
+            if sequence.ending is not None:
+                self._finish(sequence, *sequence.ending)
 
     def _finish(
         self, sequence: Sequence, reason: FinishReason, cause: Exception | None = None
     ) -> None:
         with self._lock:
             del self._sequences[sequence.id]
-        if sequence.state is not None:
-            self._store.close(sequence.state)
-            sequence.state = None
+        if isinstance(cause, ModelError):
+            self._residence.distrust(sequence)
+        elif sequence.state is not None and reason != "error":
+            self._residence.keep(sequence, "turn" if sequence.num_output else "prompt")
+        self._residence.leave(sequence)
         self._speculation.release(sequence.id)
         timings = sequence.timings(self._clock(), self._peak_sequences, self._peak_pages)
         output = tuple(sequence.tokens[sequence.num_prompt :])
         stop = sequence.output.matched
+        finished = Finished(reason, sequence.usage, timings, output, stop, cause, sequence.reuse)
         try:
-            sequence.sink(Finished(reason, sequence.usage, timings, output, stop, cause))
+            sequence.sink(finished)
         except Exception:
             _log.warning("the sink of request %d failed", sequence.id, exc_info=True)
 
+    @contextmanager
+    def _blaming(self, sequences: Iterable[Sequence]) -> Iterator[None]:
+        """Fail the requests that a fault touches, with their states."""
+        try:
+            yield
+        except Exception as error:
+            _log.exception("a step failed, and the requests in it")
+            for sequence in self._present(sequences):
+                self._fail(sequence, error)
 
-def _fault_of(row: SampleRow) -> NInferError:
-    """Why nothing could be drawn."""
-    if row.mask is not None and not row.mask.any():
-        return RequestError("no token may follow", why="what the request asks for forbids them all")
-    return NInferError("the model failed", why="its logits are not finite")
+    def _fail(self, sequence: Sequence, cause: Exception) -> None:
+        """End a request with an error; what it went on from is given up, if no step has worked
+        since."""
+        if sequence.state is not None and sequence.frontier == sequence.entered_at:
+            self._residence.distrust(sequence)
+        self._finish(sequence, "error", cause)

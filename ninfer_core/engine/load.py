@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
+
 from attrs import frozen
 
 from ninfer_core.api import (
@@ -19,6 +22,8 @@ from ninfer_core.engine.build import build_model
 from ninfer_core.engine.engine import Engine
 from ninfer_core.engine.scheduler import Limits
 from ninfer_core.ops.binder import Binder, KernelChoice
+from ninfer_core.state.disk_tier import DiskTier
+from ninfer_core.state.prefix_cache import PrefixCache
 from ninfer_core.state.store import StateStore
 
 
@@ -84,11 +89,12 @@ def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEng
     config, loaded = plan.config, load_model(plan, progress)
     assert config.max_context is not None
     limits = Limits(
-        config.max_context, config.max_concurrency, prefill_chunk=config.prefill_chunk
+        config.max_context, config.max_concurrency, config.max_queue, config.prefill_chunk,
+        config.queue_timeout_s,
     )
     engine = Engine(
         loaded.model, loaded.frontend, loaded.store, limits, vocab_size=loaded.vocab_size,
-        device=plan.hardware.device,
+        device=plan.hardware.device, cache=_cache(plan, loaded.store),
         speculator=_speculator(plan, limits, loaded.model, loaded.vocab_size),
     )
     return LoadedEngine(
@@ -104,6 +110,28 @@ def _weights(plan: EnginePlan, progress: Progress | None) -> WeightStore:
         layouts={name: each.spec for name, each in registry.layouts.items()},
         budget_bytes=plan.ledger.budget_bytes, select=[p.name for p in plan.parameters],
     )
+
+
+def _cache(plan: EnginePlan, store: StateStore) -> PrefixCache | None:
+    config = plan.config
+    if not config.prefix_cache:
+        return None
+    host, disk = (config.host_capacity or 0) // store.page_bytes, None
+    if config.disk_cache:
+        folder, most = Path(config.disk_cache).expanduser(), config.disk_capacity
+        disk = DiskTier(folder, most, identity=_identity(plan), store=store)
+    return PrefixCache(store, host=store.host_memory(host) if host else None, disk=disk)
+
+
+def _identity(plan: EnginePlan) -> bytes:
+    """Digests of what makes states of equal tokens what they are."""
+    resources = plan.artifact.resources("text")
+    parts = (
+        plan.artifact.artifact_id.bytes, str(plan.pack.provenance).encode(),
+        str(plan.profile.provenance).encode(), repr(sorted(plan.config.kernels.items())).encode(),
+        *(item for name in sorted(resources) for item in (name.encode(), resources[name])),
+    )
+    return b"".join(sha256(part).digest() for part in parts)
 
 
 def _speculator(

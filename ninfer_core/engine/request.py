@@ -34,6 +34,7 @@ class GenerationRequest:
         stop strings, nor found later.
     :ivar thinking_budget: most tokens of reasoning; a block that takes more is closed for the
         model.
+    :ivar use_cache: whether it may go on from states of other requests, and leave its own.
     """
 
     prompt: PreparedPrompt
@@ -46,6 +47,7 @@ class GenerationRequest:
     raw: bool = False
     min_tokens: int = 0
     thinking_budget: int | None = None
+    use_cache: bool = True
 
     def __attrs_post_init__(self) -> None:
         if not self.prompt.token_ids:
@@ -92,7 +94,8 @@ class Usage:
 @frozen
 class Timings:
     """Seconds in the queue, from admission to the first token, from there to the end; tokens of the
-    latter two; and, of the engine so far, the most sequences at once and pages in use."""
+    latter two, without those that were reused; and, of the engine so far, the most sequences at
+    once and pages in use, by the cache too."""
 
     queue_s: float
     prefill_s: float
@@ -104,11 +107,35 @@ class Timings:
 
 
 @frozen
+class Reuse:
+    """What a request did not have to read, and why not more.
+
+    :ivar num_tokens: of the prompt, whose state was there.
+    :ivar kind: of the restore point (``stable``, ``prompt``, ``turn``, ``mark``, ``anchor``).
+    :ivar tier: memory that it came from. Both are "" without one.
+    :ivar diverged_at: position of the first token that nothing in the cache has after those before
+        it; None if all are known, or the cache was not asked.
+    :ivar known, new: the text before that position, and from there on.
+    :ivar num_pauses: how often it gave way to others.
+    :ivar replayed_tokens: that were read once more after that.
+    """
+
+    num_tokens: int = 0
+    kind: str = ""
+    tier: str = ""
+    diverged_at: int | None = None
+    known: str = ""
+    new: str = ""
+    num_pauses: int = 0
+    replayed_tokens: int = 0
+
+
+@frozen
 class Finished:
     """The last event of a request.
 
     :ivar token_ids: all output tokens. :ivar stop: the stop string that ended it.
-    :ivar cause: with reason ``error``, what went wrong.
+    :ivar cause: what went wrong, with reason ``error``, or ``deadline`` if it waited too long.
     """
 
     reason: FinishReason
@@ -117,6 +144,7 @@ class Finished:
     token_ids: tuple[int, ...]
     stop: str | None = None
     cause: Exception | None = None
+    reuse: Reuse = Reuse()
 
 
 Event = TextDelta | ToolCall | Finished

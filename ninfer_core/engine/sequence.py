@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 from attrs import Factory, define
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ninfer_core.api import Advance, DraftRequest
 from ninfer_core.engine.output import TextOutput
-from ninfer_core.engine.request import GenerationRequest, Sink, Timings, Usage
+from ninfer_core.engine.request import (
+    FinishReason,
+    GenerationRequest,
+    Reuse,
+    Sink,
+    Timings,
+    Usage,
+)
+from ninfer_core.engine.scheduler import Record
 from ninfer_core.sampling.constraint import TokenConstraint
 from ninfer_core.sampling.rows import SampleRow, TokenHistory
 from ninfer_core.speculation.counts import DraftCounts
 from ninfer_core.state.batch import Row
+from ninfer_core.state.restore_point import Kind, RestorePoint
 from ninfer_core.state.store import SequenceState
 
 
@@ -21,14 +32,19 @@ from ninfer_core.state.store import SequenceState
 class Sequence:
     """What one request owns. Only the engine's thread changes it, but for ``cancelled``.
 
-    :ivar limit: most tokens, prompt included. :ivar num_pages: that are reserved at admission.
+    :ivar limit: most tokens, prompt included.
     :ivar tokens: prompt and committed output.
     :ivar last_cycle: cycle of submission or of the last prefill chunk.
+    :ivar places: where the next chunks must end, because a restore point is wanted there, in order.
     :ivar frontier: tokens whose state is committed; while decoding all but the last one, which is
         the first input of the next step.
-    :ivar state: pages and slot, from admission to the end.
-    :ivar history, constraint: of its sampling, from admission on, if it has any.
+    :ivar state: pages and slot, from admission to a pause or the end.
+    :ivar history, constraint: of its sampling, from the first admission on, if it has any.
     :ivar fault: of its constraint; it fails the request at the end of the step.
+    :ivar ending: why it ends with the step that it is in, and what went wrong, if anything did.
+    :ivar passed: how often a younger request was admitted while this one waited for pages.
+    :ivar entered_at: frontier of its last admission. :ivar reached: the largest it ever had.
+    :ivar points: that its state came from, or left.
     """
 
     id: int
@@ -37,10 +53,10 @@ class Sequence:
     output: TextOutput
     end_ids: frozenset[int]
     limit: int
-    num_pages: int
     tokens: list[int]
     last_cycle: int
     submitted_at: float
+    places: list[tuple[int, Kind]] = Factory(list)
     admitted_at: float | None = None
     first_token_at: float | None = None
     frontier: int = 0
@@ -48,7 +64,13 @@ class Sequence:
     history: TokenHistory | None = None
     constraint: TokenConstraint | None = None
     fault: Exception | None = None
+    ending: tuple[FinishReason, Exception | None] | None = None
     cancelled: bool = False
+    passed: int = 0
+    entered_at: int = 0
+    reached: int = 0
+    points: list[RestorePoint] = Factory(list)
+    reuse: Reuse = Factory(Reuse)
     drafts: DraftCounts = Factory(DraftCounts)
 
     @property
@@ -60,12 +82,69 @@ class Sequence:
         return len(self.tokens) - self.num_prompt
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it ends with an error."""
+        return self.ending is not None and self.ending[0] == "error"
+
+    @property
+    def end(self) -> int:
+        """Where its reading ends: of the prompt, or after a pause of all that it has to have read
+        before it decodes."""
+        return max(self.num_prompt, len(self.tokens) - 1)
+
+    @property
     def usage(self) -> Usage:
         drafts = self.drafts
         return Usage(
             self.num_prompt, self.num_output, drafts.drafted, drafts.accepted,
             tuple(drafts.accepted_at), drafts.rounds, drafts.fallbacks,
         )
+
+    @property
+    def most_drafts(self) -> int:
+        """Drafts for which there is room before its end, with the token that follows them; may be
+        below 0."""
+        return self.limit - len(self.tokens) - 1
+
+    def most_after_step(self, width: int) -> int:
+        """Most tokens with state after a decode step of so many."""
+        return max(self.frontier + 1, min(self.frontier + width, self.limit - 1))
+
+    def record(self, width: int, shared_pages: int = 0) -> Record:
+        """What the scheduler needs to know.
+
+        :param width: most tokens of a decode row.
+        :param shared_pages: that it will have at once when it is admitted.
+        """
+        frontier, end, running = self.frontier, self.end, self.state is not None
+        split = self.places[0][0] if self.places else end
+        if frontier < self.num_prompt < split:  # what is read again is cut as it was
+            split = self.num_prompt
+        return Record(
+            ticket=self.id, running=running, begin=frontier, end=end, split=split,
+            most=self.most_after_step(width),
+            pages=len(self.state.pages) if self.state is not None else shared_pages,
+            turn=self.last_cycle, passed=self.passed,
+        )
+
+    def move_to(self, frontier: int) -> None:
+        """Its state is that after so many tokens."""
+        assert self.state is not None
+        self.frontier = self.state.num_tokens = frontier
+        self.reached = max(self.reached, frontier)
+
+    def token_array(self) -> NDArray[np.int32]:
+        """The tokens, for the prefix cache."""
+        return np.array(self.tokens, np.int32)
+
+    def pass_places(self) -> Kind | None:
+        """The kind of restore point that is wanted where its state stands; what is behind is
+        forgotten."""
+        kind: Kind | None = None
+        while self.places and self.places[0][0] <= self.frontier:
+            place, wanted = self.places.pop(0)
+            kind = wanted if place == self.frontier else None
+        return kind
 
     def sample_row(self, pending: tuple[int, ...] = ()) -> SampleRow:
         """How the token after those there are and ``pending`` ones is drawn."""
@@ -82,7 +161,7 @@ class Sequence:
     def draft_request(self, most: int) -> DraftRequest:
         """Its part of a round of up to ``most`` drafts: fewer near its end, where the limit may
         even be below 1."""
-        limit = min(most, self.limit - len(self.tokens) - 1)
+        limit = min(most, self.most_drafts)
         return DraftRequest(self.id, self.tokens, limit, cache(self.sample_row), self.state)
 
     def advance(self, begin: int, first_row: int, *, drafted: int, accepted: int) -> Advance:
@@ -98,7 +177,7 @@ class Sequence:
         decoding = now if self.first_token_at is None else self.first_token_at
         return Timings(
             admitted - self.submitted_at,
-            decoding - admitted, min(self.frontier, self.num_prompt),
+            decoding - admitted, max(0, min(self.reached, self.num_prompt) - self.reuse.num_tokens),
             now - decoding, max(self.num_output - 1, 0), peak_sequences, peak_pages,
         )
 

@@ -1,9 +1,12 @@
-"""Pages and how often each is held."""
+"""Pages: how often each is held, and which of them have a copy in another pool."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ninfer_core.api import CapacityError, NInferError
 
@@ -14,7 +17,9 @@ class PagePool:
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self._free = list(range(num_pages, 0, -1))
-        self._holds = [0] * (num_pages + 1)
+        self._holds = np.zeros(num_pages + 1, np.int64)
+        self._names: dict[int, object] = {}  # of held pages whose contents are elsewhere, too
+        self._named: dict[object, int] = {}
 
     @property
     def num_free(self) -> int:
@@ -34,18 +39,38 @@ class PagePool:
 
     def share(self, pages: Sequence[int]) -> None:
         """Hold pages once more."""
-        for page in pages:
-            self._holds[page] += 1
+        np.add.at(self._holds, np.array(pages, np.int64), 1)
 
     def release(self, pages: Sequence[int]) -> None:
         """Give up one hold of each; without holds a page is free."""
-        for page in pages:
-            self._holds[page] -= 1
-            if not self._holds[page]:
-                self._free.append(page)
+        ids = np.array(pages, np.int64)
+        np.subtract.at(self._holds, ids, 1)
+        for page in dict.fromkeys(ids[self._holds[ids] == 0].tolist()):
+            self._free.append(page)
+            self._named.pop(self._names.pop(page, None), None)
+
+    def num_freed(self, holders: Sequence[NDArray[np.int64]]) -> int:
+        """Pages that would be free if all these holders, each with its pages, gave them up."""
+        if len(holders) == 1:
+            return int((self._holds[holders[0]] == 1).sum())
+        empty = np.zeros(0, np.int64)
+        given_up = np.bincount(np.concatenate([empty, *holders]), minlength=self.num_pages + 1)
+        return int(((given_up == self._holds) & (given_up > 0)).sum())
+
+    def pair(self, page: int, other: PagePool, copy: int) -> None:
+        """Remember that ``copy`` in another pool has this page's contents. Neither must be written
+        to while it is held."""
+        name = self._names.setdefault(page, object())
+        self._named[name] = page
+        other._names[copy], other._named[name] = name, copy
+
+    def copy_of(self, page: int, other: PagePool) -> int | None:
+        """The held page here that has the contents of another pool's page, if one is known."""
+        return self._named.get(other._names.get(page))
 
     def audit(self, held: Iterable[int]) -> None:
-        """Compare with all holds there are; raises `NInferError` if a page is lost or surplus."""
+        """Compare with all holds there are; raises `NInferError` if a page is lost or surplus, or
+        a free one passes for a copy."""
         expected, free = Counter(held), Counter(self._free)
         for page in range(1, self.num_pages + 1):
             holds = self._holds[page]
@@ -54,3 +79,6 @@ class PagePool:
                     "page accounting is broken", where=f"page {page}",
                     why=f"counted {holds} holds, found {expected[page]}, free {free[page]} times",
                 )
+        names = {page: name for name, page in self._named.items()}
+        if names != self._names or names.keys() & free.keys():
+            raise NInferError("copies of pages are confused", why=f"{len(names)} names")

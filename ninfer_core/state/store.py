@@ -7,12 +7,12 @@ from itertools import chain
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, field
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ninfer_core.api import CapacityError, KVCodecSpec, NInferError, PluginError, StateSpec
 from ninfer_core.state.layout import StateLayout
+from ninfer_core.state.memory import PageMemory, Snapshot
 from ninfer_core.state.pool import PagePool
 from ninfer_core.state.step import PAGE_TOKENS
 
@@ -21,26 +21,16 @@ from ninfer_core.state.step import PAGE_TOKENS
 class SequenceState:
     """What an open sequence owns: a state slot, and the pages of its tokens in order.
 
-    :ivar replay: recorded rows that its next step applies first; the engine keeps it.
+    Whoever runs steps keeps the counts.
+
+    :ivar num_tokens: tokens whose state it is, once ``replay`` rows are applied.
+    :ivar replay: recorded rows that its next step applies first.
     """
 
     slot: int
     pages: list[int] = field(factory=list)
+    num_tokens: int = 0
     replay: int = 0
-
-
-@frozen(eq=False)
-class Snapshot:
-    """State of a sequence after ``num_tokens`` tokens, in pages of the pool.
-
-    :ivar pages: of the tokens; full ones are shared, an unaligned tail is a copy.
-    :ivar image: pages with the slot's bytes. :ivar replay: as in `SequenceState`.
-    """
-
-    num_tokens: int
-    pages: tuple[int, ...]
-    image: tuple[int, ...]
-    replay: int
 
 
 class StateStore:
@@ -48,6 +38,7 @@ class StateStore:
 
     :param num_pages: of the pool, :param max_sequences: slots; besides, page 0 and slot 0 pad.
     :param device: ``meta`` has everything but the memory.
+    :ivar geometry: stores of equal geometry can read each other's snapshots.
     """
 
     def __init__(
@@ -58,22 +49,38 @@ class StateStore:
         self.page_bytes, self.slot_bytes = layout.page_bytes, layout.slot_bytes
         self.bytes_per_token = layout.bytes_per_token
         self.max_sequences, self.max_context = max_sequences, max_context
+        self.geometry = repr((*specs, kv.name, max_verify_rows, layout.committed_bytes))
 
         def matrix(rows: int, nbytes: int) -> Tensor:
             return torch.zeros((rows + 1, nbytes), dtype=torch.uint8, device=device)
 
-        self._pages = matrix(num_pages, layout.page_bytes)
+        self.memory = PageMemory(matrix(num_pages, layout.page_bytes), "device")
         self._slots = matrix(max_sequences, layout.committed_bytes)
         self._records = matrix(max_sequences, layout.record_bytes)
-        self._views = layout.views(self._pages, self._slots, self._records)
-        self.pool = PagePool(num_pages)
+        self._views = layout.views(self.memory.rows, self._slots, self._records)
         self._free_slots = list(range(max_sequences, 0, -1))
         self._sequences: set[SequenceState] = set()
-        self._snapshots: set[Snapshot] = set()
+
+    @property
+    def pool(self) -> PagePool:
+        """Of the store's own memory."""
+        return self.memory.pool
 
     @property
     def num_sequences(self) -> int:
         return len(self._sequences)
+
+    def host_memory(self, num_pages: int) -> PageMemory:
+        """Memory beside the store's for more snapshots; pinned, if the store's is on a GPU."""
+        rows = torch.empty(
+            (num_pages + 1, self.page_bytes), dtype=torch.uint8, device="cpu",
+            pin_memory=self.memory.rows.is_cuda,
+        )
+        return PageMemory(rows, "host")
+
+    def num_pages(self, num_tokens: int) -> int:
+        """Pages that hold so many tokens of a sequence."""
+        return -(-num_tokens // PAGE_TOKENS) if self.bytes_per_token else 0
 
     def view(self, name: str, layer: int) -> Any:
         """`PagedPlanes` or `SlotPlanes` of one layer of a declared state."""
@@ -81,13 +88,17 @@ class StateStore:
             raise PluginError("a model asks for undeclared state", where=f"{name}, layer {layer}")
         return self._views[name, layer]
 
-    def open(self) -> SequenceState:
-        """A sequence without tokens and with a zeroed slot; `CapacityError` if none is free."""
+    def require_slot(self) -> None:
+        """Raise `CapacityError` if no slot is free."""
         if not self._free_slots:
             raise CapacityError(
                 "no free state slot", fix="raise --max-concurrency",
                 why=f"1 wanted, 0 of {self.max_sequences} free",
             )
+
+    def open(self) -> SequenceState:
+        """A sequence without tokens and with a zeroed slot; `CapacityError` if none is free."""
+        self.require_slot()
         state = SequenceState(self._free_slots.pop())
         self._slots[state.slot].zero_()
         self._records[state.slot].zero_()
@@ -105,7 +116,7 @@ class StateStore:
                 "the sequence is longer than the context", fix="raise --max-context",
                 why=f"{num_tokens} tokens wanted, {self.max_context} allowed",
             )
-        state.pages += self.pool.allocate(max(0, self._count(num_tokens) - len(state.pages)))
+        state.pages += self.pool.allocate(max(0, self.num_pages(num_tokens) - len(state.pages)))
 
     def close(self, state: SequenceState) -> None:
         """Give back all that a sequence owns."""
@@ -114,79 +125,87 @@ class StateStore:
         self._free_slots.append(state.slot)
         self.pool.release(state.pages)
 
-    def snapshot(self, state: SequenceState, num_tokens: int) -> Snapshot:
+    def snapshot(
+        self, state: SequenceState, num_tokens: int, memory: PageMemory | None = None
+    ) -> Snapshot:
         """Keep the state after ``num_tokens`` tokens while the sequence goes on behind them.
 
-        Slot states must stand at ``num_tokens`` once ``replay`` is applied: rows still to be
-        applied are part of the snapshot.
+        Full pages are shared (in another memory: those that are there already), an unaligned tail
+        and the slot's image are copied. Rows still to be applied are part of the snapshot.
 
-        :raises CapacityError: if the pages for the tail and the image are not free.
+        :param memory: where; the store's own if None.
+        :raises CapacityError: if too few of its pages are free; nothing has changed then.
+        :raises NInferError: if the sequence's slot states stand at another place.
         """
-        count = self._count(num_tokens)
-        self._require(state in self._sequences and count <= len(state.pages))
-        full, tail = _split(state.pages[:count], num_tokens)
-        image = torch.cat(self._slot_rows(state))
-        image = pad(image, (0, -len(image) % self.page_bytes)).view(-1, self.page_bytes)
-        own = self.pool.allocate(len(tail) + len(image))
-        self._pages[own] = torch.cat((self._pages[tail], image))
-        self.pool.share(full)
-        pages, image_pages = (*full, *own[: len(tail)]), tuple(own[len(tail) :])
-        snapshot = Snapshot(num_tokens, pages, image_pages, state.replay)
-        self._snapshots.add(snapshot)
-        return snapshot
+        memory = memory or self.memory
+        full, tail = self._pages_at(state, num_tokens)
+        pieces = self._pieces(state)
+        taken = memory.take(self.memory, full, tail, len(pieces))
+        image = taken[len(taken) - len(pieces) :]
+        for piece, page in zip(pieces, image, strict=True):
+            memory.rows[page, : len(piece)].copy_(piece)
+        return memory.keep(num_tokens, taken, len(image), state.replay)
+
+    def num_pages_to_keep(
+        self, state: SequenceState, num_tokens: int, memory: PageMemory | None = None
+    ) -> int:
+        """Free pages that `snapshot` needs; raises `NInferError` as it does."""
+        full, tail = self._pages_at(state, num_tokens)
+        missing = (memory or self.memory).num_missing(self.memory, full)
+        return missing + len(tail) + len(self._pieces(state))
 
     def restore(self, snapshot: Snapshot) -> SequenceState:
-        """A new sequence that stands where the snapshot was taken; the snapshot stays.
+        """A new sequence that stands where the snapshot, of any memory, was taken; it stays.
 
-        :raises CapacityError: if no slot or no page for the tail is free; nothing has changed then.
+        :raises CapacityError: if no slot is free or too few pages; nothing has changed then.
         """
-        self._require(snapshot in self._snapshots)
-        full, tail = _split(snapshot.pages, snapshot.num_tokens)
+        self._require(snapshot in snapshot.memory.kept)
         state = self.open()
         try:
-            own = self.pool.allocate(len(tail))
+            state.pages = self.memory.take(snapshot.memory, snapshot.full, snapshot.tail)
         except CapacityError:
             self.close(state)
             raise
-        self._pages[own] = self._pages[tail]
-        self.pool.share(full)
-        state.pages, state.replay = [*full, *own], snapshot.replay
-        image = self._pages[list(snapshot.image)].flatten()
-        for row in self._slot_rows(state):
-            row.copy_(image[: len(row)])
-            image = image[len(row) :]
+        state.num_tokens, state.replay = snapshot.num_tokens, snapshot.replay
+        for piece, page in zip(self._pieces(state), snapshot.image, strict=True):
+            piece.copy_(snapshot.memory.rows[page, : len(piece)])
         return state
+
+    def num_pages_to_restore(self, snapshot: Snapshot) -> int:
+        """Free pages that `restore` needs."""
+        return self.memory.num_missing(snapshot.memory, snapshot.full) + len(snapshot.tail)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Give back a snapshot's pages."""
-        self._require(snapshot in self._snapshots)
-        self._snapshots.remove(snapshot)
-        self.pool.release(snapshot.pages + snapshot.image)
+        snapshot.memory.drop(snapshot)
 
     def audit(self) -> None:
         """Check that every page and slot is free or owned, exactly as often as it is counted."""
-        held = [state.pages for state in self._sequences]
-        kept = [snapshot.pages + snapshot.image for snapshot in self._snapshots]
-        self.pool.audit(chain(*held, *kept))
+        self.memory.audit(chain.from_iterable(state.pages for state in self._sequences))
         slots = sorted([*self._free_slots, *(state.slot for state in self._sequences)])
         if slots != list(range(1, self.max_sequences + 1)):
             raise NInferError("slot accounting is broken", why=f"free and owned slots: {slots}")
 
-    def _count(self, num_tokens: int) -> int:
-        """Pages that hold so many tokens."""
-        return -(-num_tokens // PAGE_TOKENS) if self.bytes_per_token else 0
+    def _pages_at(self, state: SequenceState, num_tokens: int) -> tuple[list[int], list[int]]:
+        """Pages that a sequence's first tokens fill, and the one they do not; its slot states must
+        stand there. Paged state has all places behind it as well."""
+        count, full = self.num_pages(num_tokens), num_tokens // PAGE_TOKENS
+        self._require(state in self._sequences and num_tokens >= 0 and count <= len(state.pages))
+        if num_tokens > state.num_tokens or (self.slot_bytes and num_tokens < state.num_tokens):
+            raise NInferError(
+                "a sequence's state does not stand where it is to be kept",
+                why=f"{num_tokens} tokens wanted, it is the state after {state.num_tokens}",
+            )
+        pages = state.pages[:count]
+        return pages[:full], pages[full:]
 
-    def _slot_rows(self, state: SequenceState) -> list[Tensor]:
-        """Bytes of a slot: its committed states, and its record while rows must be applied."""
+    def _pieces(self, state: SequenceState) -> list[Tensor]:
+        """Bytes of a slot in pieces of at most a page: its committed states, and its record while
+        rows must be applied."""
         matrices = [self._slots, self._records] if state.replay else [self._slots]
-        return [matrix[state.slot] for matrix in matrices]
+        rows = [matrix[state.slot] for matrix in matrices if matrix.shape[1]]
+        return [piece for row in rows for piece in row.split(self.page_bytes)]
 
     def _require(self, condition: bool) -> None:
         if not condition:
             raise NInferError("a sequence or snapshot is not open, or shorter than asked for")
-
-
-def _split(pages: Sequence[int], num_tokens: int) -> tuple[list[int], list[int]]:
-    """Pages that ``num_tokens`` tokens fill, and the one they do not."""
-    full = num_tokens // PAGE_TOKENS
-    return list(pages[:full]), list(pages[full:])

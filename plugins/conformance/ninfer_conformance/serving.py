@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ninfer_conformance.lab import MAX_CONTEXT, MAX_DRAFTS, MAX_ROWS, Lab
 from ninfer_conformance.tolerances import require
@@ -22,6 +22,7 @@ from ninfer_core.api import (
 from ninfer_core.engine.engine import Engine
 from ninfer_core.engine.request import Event, Finished, GenerationRequest, TextDelta
 from ninfer_core.engine.scheduler import Limits
+from ninfer_core.state.prefix_cache import PrefixCache
 
 Answer = tuple[str, Finished]
 Answers = Sequence[Answer]
@@ -114,6 +115,36 @@ def cancelling_leaves_nothing(lab: Lab) -> None:
         require_same([first, *rest], [plain[0], *plain[2:]], f"cancelled after {cycles} cycles")
 
 
+def reuse_changes_nothing(lab: Lab) -> None:
+    """A, then B that shares tokens with it up to the edge of a page or so, then both again: answers
+    that go on from kept states are those of fresh runs."""
+    for length in range(126, 131):
+        (first,), (second,) = (some_requests(lab, [(n, 0.0)]) for n in (length, length + 30))
+        shared = (first.prompt.token_ids[:128] + second.prompt.token_ids)[: length + 30]
+        second = evolve(second, prompt=PreparedPrompt(shared, ""))
+        plain = [serve(lab, [each])[0] for each in (first, second)]
+        cache = PrefixCache(lab.store)
+        for _ in range(2):
+            answers = [serve(lab, [each], cache=cache)[0] for each in (first, second)]
+            require_same(answers, plain, f"from kept states, {length} tokens")
+        reused = sum(end.reuse.num_tokens for _, end in answers)
+        cache.clear()
+        require(reused >= 2 * 64, f"{reused} tokens were reused")
+
+
+def pauses_change_nothing(lab: Lab) -> None:
+    """A request that is paused in its prompt or its answer, and goes on from its kept state or
+    from its tokens, gives the answer of one that is never paused."""
+    requests = some_requests(lab, [(130, 0.0)])
+    plain = serve(lab, requests)
+    for cycles in (1, 2, 3, 5):
+        for cache in (None, PrefixCache(lab.store)):
+            answers = serve(lab, requests, cache=cache, pause_after=cycles)
+            require_same(answers, plain, f"paused after {cycles} cycles")
+            if cache:
+                cache.clear()
+
+
 def some_requests(
     lab: Lab, kinds: Sequence[tuple[int, float]] = ((1, 0.0), (62, 1.0), (64, 0.0), (130, 1.0)),
     stop: Any = (),
@@ -140,15 +171,19 @@ def sequences_of(
 def serve(
     lab: Lab, requests: Sequence[GenerationRequest], *, speculator: Speculator | None = None,
     model: Model | None = None, cancel_after: int | None = None,
+    cache: PrefixCache | None = None, pause_after: int | None = None,
 ) -> list[Answer]:
     """Answers of an engine of its own that holds nothing in the end.
 
     :param model: the lab's by default.
     :param cancel_after: cycles after which the second request is cancelled.
+    :param cache: on the lab's store; nothing is kept without it.
+    :param pause_after: cycles after which the first request is paused.
     """
     limits = Limits(max_context=MAX_CONTEXT, max_sequences=MAX_ROWS, prefill_chunk=64)
     engine = Engine(
-        model or lab.model, lab.subject.frontend, lab.store, limits, speculator=speculator
+        model or lab.model, lab.subject.frontend, lab.store, limits, speculator=speculator,
+        cache=cache,
     )
     events: list[list[Event]] = [[] for _ in requests]
     ids = [engine.submit(r, sink.append) for r, sink in zip(requests, events, strict=True)]
@@ -156,6 +191,10 @@ def serve(
         for _ in range(cancel_after):
             engine.step()
         engine.cancel(ids[1])
+    if pause_after is not None:
+        for _ in range(pause_after):
+            engine.step()
+        engine.pause(ids[0])
     engine.run_until_idle()
     engine.audit()
     return [_answer(each) for each in events]
@@ -195,5 +234,5 @@ def _answer(events: Sequence[Event]) -> Answer:
 
 CHECKS = (
     requests_do_not_meet, speculation_changes_nothing, stop_strings_cut_drafts,
-    cancelling_leaves_nothing,
+    cancelling_leaves_nothing, reuse_changes_nothing, pauses_change_nothing,
 )

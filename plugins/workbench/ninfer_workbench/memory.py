@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ninfer_core.api import PagedStateSpec, ParameterSpec, SlotStateSpec, StateSpec
 from ninfer_core.config import EnginePlan
+from ninfer_core.config.capacity import snapshot_pages
 from ninfer_core.state.layout import StateLayout
 from ninfer_core.state.step import PAGE_TOKENS
 
@@ -25,6 +26,8 @@ def memory_rows(plan: EnginePlan) -> Iterator[Row]:
     yield "budget", f"{ledger.budget_bytes:,} B", ledger.budget_source
     if state_layout(plan).bytes_per_token:
         yield _room(plan)
+    if plan.config.prefix_cache:
+        yield _kept_state(plan)
 
 
 def weight_rows(plan: EnginePlan) -> Iterator[Row]:
@@ -71,6 +74,15 @@ def _slots(num_slots: int, layout: StateLayout, spec: SlotStateSpec) -> str:
 def state_layout(plan: EnginePlan, *specs: StateSpec) -> StateLayout:
     """Sizes of some of a plan's states, or of all."""
     return StateLayout(specs or plan.states, plan.kv, max_verify_rows=plan.max_verify_rows)
+
+
+def _kept_state(plan: EnginePlan) -> Row:
+    """What the prefix cache takes for a restore point beside pages that it shares."""
+    layout = state_layout(plan)
+    pages = snapshot_pages(layout)
+    return ("kept state", f"{pages * layout.page_bytes:,} B",
+            f"at most {pages} of {plan.num_pages} pages for a slot's image and the last page, "
+            "beside full pages, which are shared")
 
 
 def _room(plan: EnginePlan) -> Row:

@@ -41,6 +41,13 @@ def test_kernels_are_merged_by_op(tmp_path):
     ("max_context = 0", "'max_context' must be >= 1: 0"),
     ("max_concurrency = 9", "'max_concurrency' must be in range(1, 9) (got 9)"),
     ("prefill_chunk = 100", "'prefill_chunk' must be a multiple of 64: 100"),
+    ("context_capacity = 0", "context_capacity: must be a number of bytes or"),
+    ('context_capacity = "all"', "context_capacity: must be a number of bytes or"),
+    ("context_capacity = true", "context_capacity: must be a number of bytes or"),
+    ('queue_timeout_s = "long"', "queue_timeout_s: must be a number, not 'long'"),
+    ("queue_timeout_s = 0", "'queue_timeout_s' must be > 0"),
+    ("prefix_cache = false\nhost_capacity = 1", "'host_capacity' needs 'prefix_cache'"),
+    ('prefix_cache = false\ndisk_cache = "x"', "'disk_cache' needs 'prefix_cache'"),
     ("draft_tokens = 3", "'draft_tokens' needs 'spec'"),
     ("lm_head_draft = true", "'lm_head_draft' needs 'spec'"),
     ('spec = "toy"\nlm_head_draft = 1', "lm_head_draft: must be bool, not 1"),
@@ -86,3 +93,10 @@ def test_a_file_that_is_absent_or_no_toml(tmp_path, text):
 def test_sizes_of_steps(options, rows, tokens):
     config = load_config(None, options)
     assert (config.max_verify_rows, config.step_tokens) == (rows, tokens)
+
+
+def test_a_capacity_is_a_number_or_auto(tmp_path):
+    for text, expected in (('"auto"', "auto"), ("4096", 4096)):
+        config = load_config(write(tmp_path, f"context_capacity = {text}"), {})
+        assert config.context_capacity == expected
+    assert load_config(None, {"queue_timeout_s": 5}).queue_timeout_s == 5.0

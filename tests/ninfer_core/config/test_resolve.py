@@ -114,26 +114,28 @@ def test_every_choice_is_filled_in_and_has_its_reason(report, path):
     plan = resolve(LaunchConfig(model=path), report)
     assert (plan.config.pack, plan.config.profile) == ("mini", "box")
     assert (plan.config.max_context, plan.config.kv_dtype) == (1024, "fp32")
-    assert plan.num_pages == 16
+    assert plan.num_pages == 16 + 3
     reasons = {option: (value, why) for option, value, why in plan.reasons}
     assert reasons["pack"] == ("mini", "score 50: mini")
     assert reasons["profile"] == ("box", "score 50: a box")
     assert reasons["kv_dtype"] == ("fp32", "default of profile box")
-    assert reasons["context_capacity"][1] == "1 x 1024 tokens in pages"
+    assert reasons["context_capacity"][1] == "1 x 1024 tokens in pages, and 3 for a kept state"
     assert {"box.linear", "reference.linear"} <= plan.kernels.keys()
 
 
 def test_what_was_asked_for_is_kept_and_said(report, path):
     config = LaunchConfig(model=path, max_context=100, kv_dtype="int8", profile="box", pack="mini")
     plan = resolve(config, report)
-    assert (plan.kv.name, plan.num_pages) == ("int8", 2)
+    assert (plan.kv.name, plan.num_pages) == ("int8", 2 + 3)
     reasons = {option: why for option, _, why in plan.reasons}
     assert reasons["max_context"] == reasons["kv_dtype"] == "asked for"
     assert reasons["profile"] == "asked for with --profile; a box"
 
 
 def test_the_ledger_counts_each_stored_tensor_once_and_shows_its_arithmetic(report, path):
-    plan = resolve(LaunchConfig(model=path, max_concurrency=2, prefill_chunk=64), report)
+    config = LaunchConfig(
+        model=path, max_concurrency=2, prefill_chunk=64, prefix_cache=False)
+    plan = resolve(config, report)
     assert line(plan, "weights").nbytes == TABLE_BYTES + MATRIX_BYTES
     assert line(plan, "weights").arithmetic == "2 stored tensors of 2 parameters"
     slot = 64 + 64  # state and one recorded row, aligned
@@ -144,6 +146,14 @@ def test_the_ledger_counts_each_stored_tensor_once_and_shows_its_arithmetic(repo
     assert plan.ledger.total_bytes == sum(each.nbytes for each in plan.ledger.lines)
 
 
+def test_rows_of_logits_are_those_of_decoding_or_as_many_as_asked_for(report, path):
+    config = LaunchConfig(model=path, max_concurrency=2)
+    decoding, asked = resolve(config, report), resolve(config, report, max_logits=50)
+    assert (decoding.max_logits, asked.max_logits) == (2, 50)
+    grown = line(asked, "workspace").nbytes - line(decoding, "workspace").nbytes
+    assert grown == 48 * VOCAB * 4
+
+
 def test_the_state_line_is_what_the_store_allocates(report, path):
     from ninfer_core.state.store import StateStore
 
@@ -151,7 +161,7 @@ def test_the_state_line_is_what_the_store_allocates(report, path):
     store = StateStore(
         plan.states, plan.kv, num_pages=plan.num_pages, max_sequences=3, max_context=1024,
         max_verify_rows=plan.max_verify_rows)
-    tensors = (store._pages, store._slots, store._records)
+    tensors = (store.memory.rows, store._slots, store._records)
     assert line(plan, "state").nbytes == sum(each.nbytes for each in tensors)
 
 
@@ -181,10 +191,34 @@ def test_a_capacity_in_bytes_is_cut_to_pages(report, path, capacity, pages):
     assert plan.config.context_capacity == pages * PAGE_BYTES
 
 
-def test_a_capacity_below_one_sequence_is_refused(report, path):
-    config = LaunchConfig(model=path, context_capacity=16 * PAGE_BYTES - 1)
-    with pytest.raises(api.CapacityError, match=r"262,143 B < 16 pages x 16,384 B"):
-        resolve(config, report)
+def test_a_capacity_may_be_below_one_sequence_but_not_below_a_page(report, path):
+    """What does not fit is refused request by request."""
+    plan = resolve(LaunchConfig(model=path, context_capacity=2 * PAGE_BYTES), report)
+    assert (plan.num_pages, plan.config.max_context) == (2, 1024)
+    with pytest.raises(api.CapacityError, match=r"16,383 B / 16,384 B a page"):
+        resolve(LaunchConfig(model=path, context_capacity=PAGE_BYTES - 1), report)
+
+
+def test_auto_takes_what_is_left_and_shows_its_arithmetic(report, path, parts):
+    plan = resolve(LaunchConfig(model=path, context_capacity="auto"), report)
+    others = plan.ledger.total_bytes - plan.num_pages * PAGE_BYTES - 1_000_000
+    left = 9_000_000 - others
+    assert plan.num_pages == left // PAGE_BYTES
+    assert line(plan, "reserve").nbytes == 1_000_000
+    assert plan.config.context_capacity == plan.num_pages * PAGE_BYTES
+    reasons = {option: why for option, _, why in plan.reasons}
+    assert reasons["context_capacity"] == (
+        f"auto: 10,000,000 B budget - {others:,} B for the rest - 1,000,000 B reserve = "
+        f"{left:,} B / 16,384 B a page")
+    parts.Profile.budget = others + others // 9 + PAGE_BYTES
+    with pytest.raises(api.CapacityError, match=r"auto: .* no room|no room for a page.*auto"):
+        resolve(LaunchConfig(model=path, context_capacity="auto"), report)
+
+
+@pytest.mark.parametrize(("options", "more"), [({}, 3), ({"prefix_cache": False}, 0)])
+def test_the_default_pool_has_room_for_a_kept_state(report, path, options, more):
+    assert resolve(LaunchConfig(model=path, max_concurrency=3, **options), report).num_pages == (
+        48 + more)
 
 
 def test_a_context_beyond_the_models_is_refused(report, path):

@@ -35,6 +35,7 @@ from ninfer_core.engine.request import GenerationRequest
 from ninfer_core.engine.scheduler import Limits
 from ninfer_core.sampling.rows import SampleRow, TokenHistory
 from ninfer_core.sampling.sampler import Sampler
+from ninfer_core.state.prefix_cache import PrefixCache
 from ninfer_core.state.store import StateStore
 from ninfer_core.text.parsers import PlainParser
 
@@ -228,7 +229,7 @@ class Oracle:
 
     def advance(self, steps: Sequence[Advance]) -> None:
         for step in steps:
-            assert self.known.get(step.request_id, 0) == step.begin < step.end < len(step.tokens)
+            assert step.begin < step.end < len(step.tokens)
             assert not step.decoding or step.end == len(step.tokens) - 1
             self.known[step.request_id] = step.end
             if step.drafted:
@@ -242,6 +243,7 @@ class Oracle:
 def build(
     *, max_sequences: int = 8, max_context: int = 512, num_pages: int = 64, chunk: int = 64,
     max_queue: int = 64, speculator: Any = None, frontend: Any = None, drafts: int = 3,
+    cache: bool = True, host_pages: int = 0, anchor: int = 4096, queue_timeout_s: Any = None,
     **options: Any,
 ) -> SimpleNamespace:
     """An engine over a fresh `HashModel`, with its parts; a speculator may be a class of the core,
@@ -252,7 +254,8 @@ def build(
         max_sequences=max_sequences, max_context=max_context,
         max_verify_rows=1 + (speculator.max_drafts if made and speculator else drafts),
     )
-    limits = Limits(max_context, max_sequences, max_queue, chunk)
+    limits = Limits(max_context, max_sequences, max_queue, chunk, queue_timeout_s, anchor)
+    host = store.host_memory(host_pages) if host_pages else None
     model = HashModel(store)
     if not made:
         speculator = speculator(SpeculatorContext(
@@ -261,7 +264,8 @@ def build(
             device="cpu",
         ))
     engine = Engine(
-        model, frontend or LetterFrontend(), store, limits, speculator=speculator, **options
+        model, frontend or LetterFrontend(), store, limits, speculator=speculator,
+        cache=PrefixCache(store, host=host) if cache else None, **options
     )
     return SimpleNamespace(
         engine=engine, model=model, store=store, limits=limits, speculator=speculator

@@ -7,7 +7,6 @@ import pytest
 from ninfer_core.api import NInferError, RequestError
 from ninfer_core.engine.client import EngineClient
 from ninfer_core.engine.request import Finished
-from ninfer_core.engine.scheduler import plan
 
 
 def test_generations_run_together_and_end(kit):
@@ -57,10 +56,10 @@ def test_a_refusal_is_raised_where_the_request_is_made(kit):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dead_engine_leaves_nobody_waiting(kit, monkeypatch):
-    def broken_plan(waiting, *others):
-        return 1 / 0 if waiting else plan(waiting, *others)
+    def broken_step(self):
+        return bool(self._sequences and 1 / 0)
 
-    monkeypatch.setattr("ninfer_core.engine.engine.plan", broken_plan)
+    monkeypatch.setattr("ninfer_core.engine.engine.Engine.step", broken_step)
     client = EngineClient(kit.build().engine)
     last = [*client.submit(kit.ask())][-1]
     assert isinstance(last, Finished)

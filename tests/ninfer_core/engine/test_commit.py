@@ -18,7 +18,7 @@ def make(kit, *, stop=(), parser=None, max_tokens=9, limit=99, sink=print):
     output = TextOutput(kit.LetterFrontend.tokenizer.token_bytes, parser or PlainParser(), stop)
     return Sequence(
         id=1, request=request, sink=sink, output=output, end_ids=frozenset({END}), limit=limit,
-        num_pages=1, tokens=list(request.prompt.token_ids), last_cycle=0, submitted_at=0.0,
+        tokens=list(request.prompt.token_ids), last_cycle=0, submitted_at=0.0,
         frontier=3, state=SequenceState(1, [1]),
     )
 

@@ -149,10 +149,16 @@ class TestAdmission:
 
     def test_a_request_larger_than_the_pool_is_refused_with_both_numbers(self, kit):
         engine = kit.build(max_context=4096, num_pages=16).engine
-        with pytest.raises(RequestError, match="18 pages and there are 16"):
+        with pytest.raises(RequestError, match=r"1100 tokens may take 18 pages .* 16"):
             engine.submit(kit.ask(1000, max_tokens=100), print)
-        engine.submit(kit.ask(1000, max_tokens=24), print)
-        engine.run_until_idle()
+        with pytest.raises(RequestError, match=r"1026 tokens may take 17 pages .* 16"):
+            engine.submit(kit.ask(1025, max_tokens=1), print)
+        for length, output in ((1000, 24), (1023, 1)):
+            events = []
+            request = kit.ask(length, max_tokens=output, ignore_eos=True)
+            engine.submit(request, events.append)
+            engine.run_until_idle()
+            assert events[-1].usage.output_tokens == output
         engine.audit()
 
     @pytest.mark.parametrize("ids", [(-1,), (48,)])
@@ -172,16 +178,32 @@ class TestAdmission:
         parts.engine.run_until_idle()
         parts.engine.audit()
 
-    def test_a_request_waits_for_pages_and_is_not_passed_by(self, kit):
-        parts, order = kit.build(num_pages=4, max_context=256), []
-        for name, length in (("first", 100), ("large", 190), ("small", 3)):
-            request = kit.ask(length, max_tokens=20, ignore_eos=True)
+    def test_a_request_waits_for_pages_and_is_passed_a_bounded_number_of_times(self, kit):
+        parts = kit.build(max_sequences=2, num_pages=5, max_context=320)
+        order, lengths = [], {"first": 100, "large": 190} | {f"small {i}": 3 for i in range(4)}
+        for name, length in lengths.items():
+            output = 40 if name == "first" else 4
             parts.engine.submit(
-                request, lambda e, n=name: isinstance(e, Finished) and order.append(n))
+                kit.ask(length, max_tokens=output, ignore_eos=True, use_cache=False),
+                lambda e, n=name: isinstance(e, Finished) and order.append(n))
         parts.engine.run_until_idle()
         parts.engine.audit()
-        assert order == ["first", "large", "small"]
-        assert parts.engine._peak_pages == 4
+        assert order[:3] == ["small 0", "small 1", "first"], "two pass, and then nobody"
+        assert len(order) == 6
+        assert parts.engine._peak_pages <= 5
+
+    def test_a_request_waits_no_longer_than_it_may(self, kit):
+        now = [0.0]
+        parts = kit.build(max_sequences=1, queue_timeout_s=5.0, clock=lambda: now[0])
+        events = [], []
+        for sink in events:
+            parts.engine.submit(kit.ask(max_tokens=99, ignore_eos=True), sink.append)
+        for now[0] in (1.0, 4.0, 5.0, 6.0):
+            parts.engine.step()
+        waiting = events[1][-1]
+        assert (waiting.reason, waiting.timings.queue_s) == ("deadline", 5.0)
+        assert "5.0 s in the queue" in str(waiting.cause)
+        assert not isinstance(events[0][-1], Finished)
 
     @pytest.mark.parametrize("fields", [
         {"prompt": PreparedPrompt((), "")}, {"max_tokens": 0}, {"max_tokens": 2.5},
@@ -275,7 +297,8 @@ class TestFaults:
 
 def test_counts_and_timings(kit):
     now = iter(range(1000))
-    [events] = kit.serve(kit.build(clock=lambda: float(next(now))), kit.ask(70, ignore_eos=True))
+    parts = kit.build(clock=lambda: float(next(now)), cache=False)
+    [events] = kit.serve(parts, kit.ask(70, ignore_eos=True))
     last = events[-1]
     assert (last.usage.prompt_tokens, last.usage.output_tokens) == (70, 8)
     assert (last.timings.prefill_tokens, last.timings.decode_tokens) == (70, 7)

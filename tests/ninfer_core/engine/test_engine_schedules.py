@@ -1,5 +1,5 @@
-"""Whatever else runs, however prompts are cut and whatever is drafted: a request's answer is that
-of a plain run alone, and nothing is lost."""
+"""Whatever else runs, however prompts are cut, whatever is drafted, reused, evicted and paused: a
+request's answer is that of a plain run alone, and nothing is lost."""
 
 import pytest
 from attrs import evolve
@@ -16,7 +16,9 @@ SAMPLING = st.sampled_from([
     SamplingParams(temperature=1.0, presence_penalty=0.7, repetition_penalty=1.2, seed=4),
 ])
 REQUEST = st.fixed_dictionaries({
-    "length": st.integers(1, 140), "first": st.integers(0, 3), "max_tokens": st.integers(1, 10),
+    "length": st.integers(1, 140), "first": st.integers(0, 3),
+    "max_tokens": st.integers(1, 10) | st.just(50),
+    "use_cache": st.sampled_from([True, True, False]),
     "sampling": SAMPLING, "ignore_eos": st.booleans(),
     "stop": st.sampled_from([(), ("A",), ("B", "CD"), ("E", "FG", "H")]),
     "thinking_budget": st.none() | st.integers(1, 5),
@@ -91,12 +93,13 @@ def play(parts, jobs, requests):
 @given(
     jobs=st.lists(JOB, min_size=1, max_size=6), max_sequences=st.integers(1, 5),
     num_pages=st.integers(3, 12), chunk=st.sampled_from([64, 128]), drafting=DRAFTING,
+    memory=st.sampled_from([{}, {"host_pages": 6}, {"anchor": 64}, {"cache": False}]),
 )
 def test_any_schedule_gives_what_each_request_gives_alone(
-    kit, jobs, max_sequences, num_pages, chunk, drafting
+    kit, jobs, max_sequences, num_pages, chunk, drafting, memory
 ):
     parts, known = build(
-        kit, drafting, max_sequences=max_sequences, num_pages=num_pages, chunk=chunk)
+        kit, drafting, max_sequences=max_sequences, num_pages=num_pages, chunk=chunk, **memory)
     requests = [ask(kit, job) for job in jobs]
     for request, job, events in zip(requests, jobs, play(parts, jobs, requests), strict=True):
         reason, tokens, stop, text = alone(kit, request, drafting)
@@ -110,6 +113,7 @@ def test_any_schedule_gives_what_each_request_gives_alone(
     assert not known, "a request was not released"
     assert parts.model.predictor.faults == []
     assert parts.engine._speculation.is_on == (drafting is not None)
+    assert all(each.is_reproduced(parts.limits) for each in parts.engine.trace)
 
 
 @pytest.mark.parametrize("wrong_at", [0, 1, 2, 3, None])

@@ -180,6 +180,48 @@ def test_a_speculator_at_fault_is_named(report, path, monkeypatch, fault, why):
         load_engine(plan)
 
 
+def ask_again(loaded):
+    """The same question twice; what was reused each time."""
+    prompt = loaded.frontend.prepare([{"role": "user", "content": "what? " * 15}])
+    request, ends = api.SamplingParams(), []
+    for _ in range(2):
+        with_cache = GenerationRequest(prompt, request, 12, ignore_eos=True)
+        loaded.engine.submit(with_cache, lambda e: hasattr(e, "usage") and ends.append(e))
+        loaded.engine.run_until_idle()
+        loaded.engine.audit()
+    assert ends[0].token_ids == ends[1].token_ids
+    return [end.reuse for end in ends]
+
+
+@pytest.mark.parametrize("spec", [None, "mtp"])
+def test_states_are_kept_if_they_are_to_be(report, path, spec):
+    options = {"model": path, "max_context": 256, "prefill_chunk": 64, "spec": spec}
+    first, second = ask_again(load_engine(resolve(LaunchConfig(**options), report)))
+    assert (first.num_tokens, second.num_tokens, second.tier) == (0, 64, "device")
+    off = resolve(LaunchConfig(**options, prefix_cache=False), report)
+    assert [each.num_tokens for each in ask_again(load_engine(off))] == [0, 0]
+
+
+def test_states_on_disk_outlive_the_engine_and_are_of_one_model(report, path, tmp_path):
+    config = LaunchConfig(
+        model=path, max_context=256, prefill_chunk=64, disk_cache=str(tmp_path / "states"),
+        host_capacity=1 << 20)
+    loaded = load_engine(resolve(config, report))
+    ask_again(loaded)
+    loaded.engine.close()
+    first, _ = ask_again(load_engine(resolve(config, report)))
+    assert (first.num_tokens, first.tier) == (64, "disk")
+    other = evolve(config, kernels={"linear": "reference.linear"})
+    first, _ = ask_again(load_engine(resolve(other, report)))
+    assert first.num_tokens == 0
+
+
+def test_the_queue_is_as_planned(report, path):
+    config = LaunchConfig(model=path, max_context=64, max_queue=3, queue_timeout_s=2.5)
+    limits = load_engine(resolve(config, report)).engine.limits
+    assert (limits.max_queue, limits.queue_timeout_s, limits.max_sequences) == (3, 2.5, 1)
+
+
 def test_tokens_that_the_tokenizer_has_beyond_the_model_are_refused(report, path):
     plan = resolve(LaunchConfig(model=path, max_context=64), report)
     loaded = load_engine(evolve(plan, operations={**plan.operations, "vocab_size": 10}))

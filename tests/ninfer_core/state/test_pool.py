@@ -1,5 +1,8 @@
 """The page pool against a model of holders."""
 
+from collections import Counter
+
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -17,6 +20,7 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = PagePool(PAGES)
         self.holders: list[list[int]] = []
+        self.other, self.copies = PagePool(1000), {}
 
     @property
     def held(self):
@@ -48,6 +52,32 @@ class PoolMachine(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.holders) - 1))
         self.pool.release(self.holders.pop(index))
 
+    @rule(data=st.data())
+    def give_up(self, data):
+        chosen = [h for h in self.holders if data.draw(st.booleans())]
+        left = Counter(self.held) - Counter(page for holder in chosen for page in holder)
+        freed = self.pool.num_freed([np.array(holder, np.int64) for holder in chosen])
+        assert freed == len(set(self.held)) - len(left)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def copy(self, data):
+        """A held page gets a copy in another pool, which may lose it again."""
+        page = data.draw(st.sampled_from(self.held))
+        if self.other.copy_of(page, self.pool) is None:
+            self.copies[page] = self.other.allocate(1)[0]
+            self.pool.pair(page, self.other, self.copies[page])
+        elif data.draw(st.booleans()):
+            self.other.release([self.copies.pop(page)])
+
+    @invariant()
+    def copies_are_known_as_long_as_both_are_held(self):
+        self.copies = {page: copy for page, copy in self.copies.items() if page in self.held}
+        for page in range(1, PAGES + 1):
+            assert self.other.copy_of(page, self.pool) == self.copies.get(page)
+        for page, copy in self.copies.items():
+            assert self.pool.copy_of(copy, self.other) == page
+
     @invariant()
     def accounts_are_right(self):
         self.pool.audit(self.held)
@@ -72,3 +102,13 @@ def test_audit_finds_a_page_released_too_often():
     pool.release(pages)
     with pytest.raises(NInferError, match="page 1"):
         pool.audit([])
+
+
+def test_audit_finds_confused_copies():
+    pool, other = PagePool(3), PagePool(3)
+    [page], [copy] = pool.allocate(1), other.allocate(1)
+    pool.pair(page, other, copy)
+    pool.audit([page])
+    pool._named.clear()
+    with pytest.raises(NInferError, match="copies of pages are confused"):
+        pool.audit([page])

@@ -39,6 +39,7 @@ def write(store, state, start, values):
     stored = store.view("kv", 0).planes["key"]["values"]
     for position, value in enumerate(values, start):
         stored[state.pages[position // 64], position % 64] = value
+    state.num_tokens = start + len(values)
 
 
 def read(store, pages, count):
@@ -110,7 +111,8 @@ class StoreMachine(RuleBasedStateMachine):
             return None
         tokens = self.open[state][0]
         free = self.store.pool.num_free
-        needed = 1 + (len(tokens) % 64 > 0)
+        needed = 1 + (state.replay > 0) + (len(tokens) % 64 > 0)
+        assert self.store.num_pages_to_keep(state, len(tokens)) == needed
         if needed > free:
             with pytest.raises(CapacityError, match=f"{needed} wanted, {free} of 6 free"):
                 self.store.snapshot(state, len(tokens))
@@ -185,7 +187,7 @@ def test_a_large_slot_takes_several_pages_and_comes_back():
     state.replay = 2
     large = store.snapshot(state, 0)
     assert len(small.image) == -(-832 // store.page_bytes)
-    assert len(large.image) == -(-store.slot_bytes // store.page_bytes) > len(small.image)
+    assert len(large.image) == len(small.image) + -(-4800 // store.page_bytes)
     store.close(state)
     for snapshot, recorded in ((small, 0.0), (large, 1199.0)):
         restored = store.restore(snapshot)
@@ -194,10 +196,76 @@ def test_a_large_slot_takes_several_pages_and_comes_back():
         assert restored.replay == snapshot.replay
 
 
+@pytest.mark.parametrize("specs", [(KV,), (MEMORY,), (KV, BIG)])
+def test_a_snapshot_in_another_memory(specs):
+    store = make(specs, num_pages=20)
+    host, state = store.host_memory(20), store.open()
+    store.grow(state, 130)
+    store.memory.rows.random_(255)
+    store._slots.random_(255)
+    state.num_tokens = 130
+    needed = store.num_pages_to_keep(state, 130, host)
+    kept = store.snapshot(state, 130, host)
+    assert host.num_free == 20 - needed
+    again = store.snapshot(state, 130, host)  # its full pages are there
+    assert host.num_free == 20 - 2 * needed + len(kept.full)
+    store.drop(again)
+    assert store.num_pages_to_restore(kept) == len(kept.tail)
+    tokens, slot = store.memory.rows[state.pages].clone(), store._slots[state.slot].clone()
+    store.close(state)
+    store.memory.rows.zero_()
+    free, missing = store.pool.num_free, store.num_pages_to_restore(kept)
+    restored = store.restore(kept)
+    assert free - store.pool.num_free == missing == len(kept.pages)
+    assert store.memory.rows[restored.pages].equal(tokens)
+    assert store._slots[restored.slot].equal(slot)
+    store.drop(kept)
+    host.audit()
+    assert host.num_free == 20
+
+
+def test_nothing_has_changed_when_another_memory_is_full():
+    store = make()
+    host, state = store.host_memory(2), store.open()
+    store.grow(state, 130)
+    state.num_tokens = 130
+    with pytest.raises(CapacityError, match="4 wanted, 2 of 2 free"):
+        store.snapshot(state, 130, host)
+    host.audit()
+    snapshot = store.snapshot(state, 130)
+    with pytest.raises(CapacityError, match="4 wanted, 2 of 2 free"):
+        host.copy(snapshot)
+    host.audit()
+    store.audit()
+    with pytest.raises(NInferError, match="not of this memory"):
+        host.drop(snapshot)
+
+
+def test_a_slot_is_kept_only_where_it_stands():
+    hybrid, paged = make(), make((KV,))
+    for store in (hybrid, paged):
+        state = store.open()
+        store.grow(state, 100)
+        state.num_tokens = 80
+        with pytest.raises(NInferError, match="81 tokens wanted, it is the state after 80"):
+            store.snapshot(state, 81)
+        if store is hybrid:
+            with pytest.raises(NInferError, match="79 tokens wanted, it is the state after 80"):
+                store.snapshot(state, 79)
+        else:
+            assert store.restore(store.snapshot(state, 79)).num_tokens == 79
+
+
+def test_stores_of_other_geometry_say_so():
+    assert make().geometry == make(num_pages=9, max_sequences=1).geometry
+    assert len({make(specs).geometry for specs in ((KV,), (MEMORY,), (KV, MEMORY))}) == 3
+
+
 def test_aligned_snapshots_share_instead_of_copying():
     store = make((KV,))
     state = store.open()
     store.grow(state, 130)
+    state.num_tokens = 130
     snapshot = store.snapshot(state, 128)
     assert snapshot.pages == tuple(state.pages[:2])
     assert store.pool.num_free == 3
@@ -209,6 +277,7 @@ def test_recurrent_models_need_no_pages_for_tokens():
     store = make((MEMORY,), num_pages=2)
     state = store.open()
     store.grow(state, 500)
+    state.num_tokens = 500
     store.view("memory", 0).committed[state.slot] = 7
     snapshot = store.snapshot(state, 500)
     assert not state.pages and len(snapshot.image) == 1
@@ -252,6 +321,9 @@ def test_misuse_is_refused():
         other.grow(state, 1)
     with pytest.raises(NInferError, match="shorter than asked for"):
         store.snapshot(state, 1)
+    with pytest.raises(NInferError, match="shorter than asked for"):
+        store.snapshot(state, -1)
+    store.audit()
     snapshot = store.snapshot(state, 0)
     store.drop(snapshot)
     with pytest.raises(NInferError, match="not open"):

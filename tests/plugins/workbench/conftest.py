@@ -129,7 +129,8 @@ def mini(mini_report, mini_artifact) -> Callable[..., EnginePlan]:
     """``(**launch options) -> plan`` of the mini model for a box that is not here."""
 
     def plan(**options):
-        config = LaunchConfig(**{"max_context": 1024, "prefill_chunk": 64} | options)
+        given = {"max_context": 1024, "prefill_chunk": 64, "prefix_cache": False} | options
+        config = LaunchConfig(**given)
         return resolve(config, mini_report, absent=True, artifact=mini_artifact)
 
     return plan

@@ -78,6 +78,13 @@ def test_claims_sum_budget_and_room(mini):
     assert rows["room for context"][0] == f"{room:,} tokens"
 
 
+def test_a_kept_state_is_counted(mini):
+    """A committed state of 128 B and its record, each in a page, and the last page of tokens."""
+    rows = {name: (size, why) for name, size, why in memory_rows(mini(prefix_cache=True))}
+    assert rows["kept state"][0] == f"{3 * 64 * 128:,} B"
+    assert "at most 3 of 19 pages" in rows["kept state"][1]
+
+
 def test_the_room_is_what_fits_and_not_a_page_more(mini):
     room = numbers(dict(row[:2] for row in memory_rows(mini()))["room for context"])[0]
     pages = room // 64
@@ -115,6 +122,6 @@ def test_parts_add_up_to_what_is_stored_and_allocated(mini, context, sequences, 
     store = StateStore(
         plan.states, plan.kv, num_pages=plan.num_pages, max_sequences=sequences,
         max_context=context, max_verify_rows=plan.max_verify_rows)
-    allocated = (store._pages.nbytes, store._slots.nbytes, store._records.nbytes)
+    allocated = (store.memory.rows.nbytes, store._slots.nbytes, store._records.nbytes)
     assert sum(sizes(state_rows(plan)).values()) == sum(allocated) == lines["state"]
     assert plan.ledger.total_bytes == sum(lines.values())

@@ -1,0 +1,76 @@
+"""The size of the pool that all sequences and kept states share."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from ninfer_core.api import CapacityError
+from ninfer_core.config.launch import LaunchConfig
+from ninfer_core.state.layout import StateLayout
+from ninfer_core.state.step import PAGE_TOKENS
+
+RESERVE = 10
+"""One part in so many of the budget is left to others by ``auto``."""
+
+
+@frozen
+class Pool:
+    """Usable pages.
+
+    :ivar reason: how their number comes about. :ivar reserve_bytes: of the budget, not to be used.
+    """
+
+    num_pages: int
+    reason: str = ""
+    reserve_bytes: int = 0
+
+
+def size_pool(
+    config: LaunchConfig, layout: StateLayout, budget_bytes: int, other_bytes: int
+) -> Pool:
+    """The pool that options ask for. It need not hold one sequence of ``max_context`` tokens: what
+    does not fit is refused request by request.
+
+    :param other_bytes: what everything but the pages takes.
+    :raises CapacityError: if it does not hold a page, with the arithmetic.
+    """
+    if config.context_capacity is None:
+        return _default(config, layout)
+    if config.context_capacity == "auto":
+        reserve = budget_bytes // RESERVE
+        left, page = budget_bytes - other_bytes - reserve, layout.page_bytes
+        why = (
+            f"auto: {budget_bytes:,} B budget - {other_bytes:,} B for the rest - {reserve:,} B "
+            f"reserve = {left:,} B / {page:,} B a page"
+        )
+        return Pool(_require_a_page(left // page, why), why, reserve)
+    capacity = config.context_capacity
+    why = f"{capacity:,} B / {layout.page_bytes:,} B a page"
+    return Pool(_require_a_page(capacity // layout.page_bytes, why), "asked for")
+
+
+def snapshot_pages(layout: StateLayout) -> int:
+    """Most pages that a kept state takes beside those that it shares: an unaligned tail, and the
+    image of a slot."""
+    pieces = (layout.committed_bytes, layout.record_bytes)
+    image = sum(-(-nbytes // layout.page_bytes) for nbytes in pieces)
+    return image + (layout.bytes_per_token > 0)
+
+
+def _default(config: LaunchConfig, layout: StateLayout) -> Pool:
+    one = -(-(config.max_context or 0) // PAGE_TOKENS) if layout.bytes_per_token else 1
+    num_pages = one * config.max_concurrency
+    why = f"{config.max_concurrency} x {config.max_context} tokens in pages"
+    if not config.prefix_cache:
+        return Pool(num_pages, why)
+    more = snapshot_pages(layout)
+    return Pool(num_pages + more, f"{why}, and {more} for a kept state")
+
+
+def _require_a_page(num_pages: int, why: str) -> int:
+    if num_pages < 1:
+        raise CapacityError(
+            "there is no room for a page of context", why=why,
+            fix="raise --context-capacity, or choose a smaller model or --kv-dtype",
+        )
+    return num_pages

@@ -1,0 +1,148 @@
+"""The two kinds of step: all that decode, and a chunk of one that reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ninfer_core.api import Model, NInferError, RequestError, Speculator
+from ninfer_core.engine import commit
+from ninfer_core.engine.request import FinishReason
+from ninfer_core.engine.residence import Residence
+from ninfer_core.engine.runner import Runner
+from ninfer_core.engine.scheduler import Limits
+from ninfer_core.engine.sequence import Sequence as Request
+from ninfer_core.sampling.rows import SampleRow
+from ninfer_core.sampling.sampler import INVALID
+from ninfer_core.sampling.verify import Drafted, Verdict
+from ninfer_core.speculation.counts import DraftCounts
+from ninfer_core.speculation.round import Speculation
+from ninfer_core.state.batch import Row
+
+
+class ModelError(NInferError):
+    """The model computed nonsense."""
+
+
+class Execution:
+    """Runs steps of sequences that have their pages, up to the text that they publish. One that
+    ends with a step has an ending then; its state is still there, as it is after the step.
+
+    :param clock: of the time of first tokens.
+    :ivar drafts: rounds of all requests so far. :ivar width: most tokens of a decode row.
+    """
+
+    def __init__(
+        self, model: Model, limits: Limits, residence: Residence, *,
+        speculator: Speculator | None, vocab_size: int, device: torch.device | str,
+        clock: Callable[[], float],
+    ) -> None:
+        self.speculation = Speculation(speculator, vocab_size)
+        self.width, self.drafts = self.speculation.width, DraftCounts()
+        self._runner = Runner(model, limits, self.width, vocab_size, device)
+        self._residence, self._clock = residence, clock
+
+    def decode(self, sequences: Sequence[Request]) -> None:
+        """A step, with drafts, of all of them."""
+        drafts = self._propose(sequences)
+        rows = [
+            each.step_row([each.tokens[-1], *drafted.drafts], len(drafted.rows),
+                          certain=not drafted.drafts)
+            for each, drafted in zip(sequences, drafts, strict=True)
+        ]
+        verdicts = self.speculation.verify(self._runner.decode(rows), drafts)
+        for sequence, drafted, verdict in zip(sequences, drafts, verdicts, strict=True):
+            self._count(sequence, len(drafted.drafts), verdict.accepted)
+            self._settle(sequence, drafted, verdict)
+        if self.speculation.is_on:
+            self._advance(sequences, rows)
+
+    def prefill(self, sequence: Request, end: int, cycle: int) -> None:
+        """Read to ``end``; at the end of a prompt, draw the first token. What is read again after a
+        pause is followed by a token already.
+
+        :raises ModelError: if logits at a restore point are not finite.
+        """
+        begin = sequence.frontier
+        logits = self._runner.prefill(sequence.step_row(sequence.tokens[begin:end], 1))
+        assert sequence.state is not None
+        sequence.state.replay, sequence.last_cycle = 0, cycle
+        sequence.move_to(end)
+        kind = sequence.pass_places()
+        if kind and not logits.isfinite().all():
+            raise _not_finite()
+        if end == len(sequence.tokens):
+            plain = Drafted.cut(sequence.sample_row)
+            [verdict] = self.speculation.verify(logits, [plain])
+            sequence.first_token_at = self._clock()
+            self._settle(sequence, plain, verdict)
+        if self.speculation.is_on and not sequence.has_failed:
+            self.speculation.advance([sequence.advance(begin, 0, drafted=0, accepted=0)])
+        if kind:
+            self._residence.keep(sequence, kind)
+
+    def _propose(self, sequences: Sequence[Request]) -> list[Drafted]:
+        if not self.speculation.is_on:
+            return [Drafted.cut(each.sample_row) for each in sequences]
+        return self.speculation.propose([e.draft_request(self.width - 1) for e in sequences])
+
+    def _count(self, sequence: Request, drafted: int, accepted: int) -> None:
+        """Count a round, or a step whose request had no room for a draft, before it is settled."""
+        for counts in (sequence.drafts, self.drafts):
+            if drafted:
+                counts.add_round(drafted, accepted)
+            elif self.speculation.is_on and sequence.most_drafts < 1:
+                counts.fallbacks += 1
+
+    def _advance(self, sequences: Sequence[Request], rows: Sequence[Row]) -> None:
+        """Let the speculator follow those that have not failed, also to where they end."""
+        steps, first_row = [], 0
+        for sequence, row in zip(sequences, rows, strict=True):
+            if not sequence.has_failed:
+                drafted, accepted = len(row.token_ids) - 1, sequence.frontier - row.begin - 1
+                steps.append(
+                    sequence.advance(row.begin, first_row, drafted=drafted, accepted=accepted)
+                )
+            first_row += len(row.token_ids)
+        self.speculation.advance(steps)
+
+    def _settle(self, sequence: Request, drafted: Drafted, verdict: Verdict) -> None:
+        fault = sequence.fault
+        if fault is None and verdict.token == INVALID:
+            fault = _fault_of(drafted.rows[verdict.accepted])
+        if fault is not None:
+            sequence.ending = "error", fault
+        else:
+            candidates = [*drafted.drafts[: verdict.accepted], verdict.token]
+            settle(sequence, candidates, certain=not drafted.drafts)
+
+
+def settle(
+    sequence: Request, candidates: list[int], *, certain: bool = True,
+    reason: FinishReason | None = None, cause: Exception | None = None,
+) -> None:
+    """Keep and publish tokens; the sequence has an ending then, if it ends with them.
+
+    :param reason: given, without candidates, to end it where it is.
+    """
+    try:
+        kept = commit.preview(sequence, candidates, reason)
+        if kept.token_ids:
+            commit.accept(sequence, kept.token_ids, certain=certain)
+        commit.publish(sequence, kept.parts)
+        if kept.reason is not None:
+            sequence.ending = kept.reason, cause
+    except Exception as error:  # a parser or a sink at fault fails its own request only
+        sequence.ending = "error", error
+
+
+def _fault_of(row: SampleRow) -> NInferError:
+    """Why nothing could be drawn."""
+    if row.mask is not None and not row.mask.any():
+        return RequestError("no token may follow", why="what the request asks for forbids them all")
+    return _not_finite()
+
+
+def _not_finite() -> ModelError:
+    return ModelError("the model failed", why="its logits are not finite")

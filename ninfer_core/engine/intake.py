@@ -1,0 +1,70 @@
+"""From a request to a sequence that waits, or a refusal."""
+
+from __future__ import annotations
+
+from ninfer_core.api import Frontend, RequestError
+from ninfer_core.engine.constraints import check_constraints
+from ninfer_core.engine.output import TextOutput
+from ninfer_core.engine.request import GenerationRequest, Sink
+from ninfer_core.engine.residence import places_of
+from ninfer_core.engine.scheduler import Limits, num_pages
+from ninfer_core.engine.sequence import Sequence
+from ninfer_core.state.store import StateStore
+from ninfer_core.text.parsers import PlainParser
+
+
+class Intake:
+    """Checks requests against what there is.
+
+    :param vocab_size: ids that model and tokenizer know.
+    :param reuses: whether states are kept for later requests.
+    """
+
+    def __init__(
+        self, frontend: Frontend, store: StateStore, limits: Limits, vocab_size: int, *,
+        reuses: bool,
+    ) -> None:
+        self._frontend, self._limits, self._vocab_size = frontend, limits, vocab_size
+        self._pages = store.pool.num_pages if store.bytes_per_token else None
+        self._reuses = reuses
+
+    def accept(
+        self, number: int, request: GenerationRequest, sink: Sink, *, cycle: int, now: float
+    ) -> Sequence:
+        """The sequence of a request; raises `RequestError` if it can never be served."""
+        frontend, prompt = self._frontend, request.prompt
+        check_constraints(request, frontend.reasoning_tokens)
+        parser = PlainParser() if request.raw else frontend.parser(prompt)
+        eos = frozenset[int]() if request.ignore_eos else frontend.eos_token_ids
+        sequence = Sequence(
+            id=number, request=request, sink=sink,
+            output=TextOutput(
+                frontend.tokenizer.token_bytes, parser, request.stop, request.min_tokens
+            ),
+            end_ids=eos | request.stop_token_ids, limit=self._limit(request),
+            tokens=list(prompt.token_ids), last_cycle=cycle, submitted_at=now,
+        )
+        if self._reuses and request.use_cache:
+            anchor = self._limits.anchor_tokens
+            sequence.places = places_of(
+                sequence.num_prompt, prompt.num_stable, prompt.marks, anchor
+            )
+        return sequence
+
+    def _limit(self, request: GenerationRequest) -> int:
+        """Most tokens of a request; one that could not go on for want of pages even if it were
+        alone is refused."""
+        ids, most = request.prompt.token_ids, self._limits.max_context
+        if not 0 <= min(ids) <= max(ids) < self._vocab_size:
+            raise RequestError("the prompt has token ids that do not exist")
+        if len(ids) >= most:
+            why = f"{len(ids)} tokens and an output do not go into a sequence of {most}"
+            raise RequestError("the prompt is too long", why=why, fix="raise --max-context")
+        limit = min(len(ids) + request.max_tokens, most)
+        if self._pages is not None and num_pages(limit) > self._pages:
+            why = f"its {limit} tokens may take {num_pages(limit)} pages and there are "
+            raise RequestError(
+                "the request is too large", why=f"{why}{self._pages}",
+                fix="lower its max_tokens, or raise --context-capacity",
+            )
+        return limit

@@ -1,0 +1,146 @@
+"""Files of states: exact, whole or not at all, and bounded."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ninfer_core.api import ArtifactError
+from ninfer_core.state.disk_tier import DiskTier
+
+TOKENS = [*range(150)]
+SCOPE = ("thinking", b"\xff\0", 7, None)
+
+
+@pytest.fixture
+def make(lab, tmp_path):
+    """``(identity, specs) -> DiskTier`` on the test's folder."""
+
+    stores = cache(lambda specs: lab(specs).store)
+
+    def make(identity=b"model", specs="hybrid", pages=100):
+        store = stores(specs)
+        return DiskTier(tmp_path, pages * store.page_bytes, identity=identity, store=store)
+
+    return make
+
+
+@pytest.fixture
+def writer(lab):
+    return lab()
+
+
+def save(disk, lab, count=150, scope=SCOPE, replay=0):
+    state = lab.begin(TOKENS, count - replay)
+    if replay:
+        lab.read(state, TOKENS, 4, accepted=replay)
+    snapshot = lab.store.snapshot(state, count)
+    lab.store.close(state)
+    stored = disk.save(snapshot, scope, "turn", np.array(TOKENS[:count], np.int32))
+    lab.store.drop(snapshot)
+    return stored
+
+
+@pytest.mark.parametrize("specs", ["hybrid", "paged", "recurrent"])
+@pytest.mark.parametrize("replay", [0, 3])
+@pytest.mark.parametrize("count", [128, 150])
+def test_another_process_reads_what_was_written(make, lab, specs, count, replay):
+    save(make(specs=specs), lab(specs), count, replay=replay)
+    disk, reader = make(specs=specs), lab(specs)
+    [(stored, scope, kind, tokens)] = disk.scan()
+    assert (scope, kind, tokens.tolist()) == (SCOPE, "turn", TOKENS[:count])
+    snapshot = disk.load(stored)
+    assert snapshot.replay == replay
+    reader.verify_snapshot(snapshot, TOKENS[:count])
+
+
+def test_room_is_counted_before_and_after(make, lab):
+    disk, writer = make(), lab()
+    snapshot = writer.store.snapshot(writer.begin(TOKENS), 150)
+    wanted, free = disk.num_pages_to_save(snapshot, SCOPE), disk.num_free
+    stored = disk.save(snapshot, SCOPE, "turn", np.array(TOKENS, np.int32))
+    size = stored.path.stat().st_size / writer.store.page_bytes
+    assert size <= free - disk.num_free <= wanted <= size + 2
+    disk.drop(stored)
+    assert disk.num_free == free and not stored.path.exists()
+
+
+def test_identities_do_not_meet(make, lab):
+    save(make(), lab())
+    assert [*make(identity=b"other").scan()] == [*make(specs="paged").scan()] == []
+    assert len([*make().scan()]) == 1
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(data=st.data())
+def test_any_damage_is_seen(make, writer, data):
+    """Wherever a byte changes or the file ends."""
+    disk = make()
+    stored = save(disk, writer)
+    whole = stored.path.read_bytes()
+    from_end = st.integers(1, 400) | st.integers(1, 40_000)
+    at = max(0, len(whole) - data.draw(from_end))
+    changed = bytearray(whole)
+    changed[at] ^= 1 << data.draw(st.integers(0, 7))
+    is_cut = data.draw(st.booleans())
+    stored.path.unlink()
+    stored.path.write_bytes(whole[:at] if is_cut else changed)
+    with pytest.raises(ArtifactError, match=r"a stored state is damaged .*\.state"):
+        disk.load(stored)
+    disk = make()
+    found = [each for each, *_ in disk.scan()]
+    assert stored.path.exists() == bool(found)
+    for each in found:  # pages are not looked at before they are wanted
+        assert not is_cut
+        with pytest.raises(ArtifactError, match="a page is wrong"):
+            disk.load(each)
+
+
+def test_a_file_that_is_gone_is_lost(make, lab):
+    disk = make()
+    stored = save(disk, lab())
+    stored.path.unlink()
+    with pytest.raises(ArtifactError, match="a stored state is lost"):
+        disk.load(stored)
+
+
+def test_foreign_and_half_written_files_are_deleted(make, lab, caplog):
+    disk = make()
+    stored = save(disk, lab())
+    alien = save(make(identity=b"other"), lab()).path
+    strange = stored.path.with_name("strange.state")
+    strange.write_bytes(b"what is this?")
+    foreign = stored.path.with_name("foreign.state")
+    alien.rename(foreign)
+    copy = stored.path.with_name("copy.state")
+    copy.write_bytes(stored.path.read_bytes())
+    half = stored.path.with_name("half.1.part")
+    half.write_bytes(b"half")
+    assert [each.path for each, *_ in make().scan()] == [stored.path]
+    assert not any(path.exists() for path in (strange, foreign, copy, half))
+    assert "strange.state]: the length is wrong" in caplog.text
+    assert "copy.state]: the name is wrong" in caplog.text
+    assert "the identity is wrong" in caplog.text
+
+
+def test_a_failed_write_leaves_nothing(make, lab, monkeypatch):
+    disk, writer = make(), lab()
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save(disk, writer)
+    assert disk.num_free == 100 and not [*disk._folder.iterdir()]
+
+
+def test_the_longest_unused_come_first(make, lab):
+    disk, writer = make(), lab()
+    files = [save(disk, writer, count) for count in (70, 80, 90)]
+    for age, stored in enumerate(files):
+        os.utime(stored.path, (0, 1000 - age))
+    disk.load(files[2])
+    assert [each.path for each, *_ in make().scan()] == [files[each].path for each in (1, 0, 2)]
