@@ -108,14 +108,14 @@ class Execution:
         self.speculation.advance(steps)
 
     def _settle(self, sequence: Request, drafted: Drafted, verdict: Verdict) -> None:
-        fault = sequence.fault
-        if fault is None and verdict.token == INVALID:
-            fault = _fault_of(drafted.rows[verdict.accepted])
-        if fault is not None:
-            sequence.ending = "error", fault
-        else:
-            candidates = [*drafted.drafts[: verdict.accepted], verdict.token]
-            settle(sequence, candidates, certain=not drafted.drafts)
+        """Commit what was accepted, also where nothing can follow it: a plain run would have come
+        as far."""
+        candidates, is_stuck = [*drafted.drafts[: verdict.accepted]], verdict.token == INVALID
+        if not is_stuck:
+            candidates.append(verdict.token)
+        settle(sequence, candidates, certain=not drafted.drafts)
+        if is_stuck and sequence.ending is None:
+            sequence.ending = "error", _fault_of(drafted.rows[verdict.accepted])
 
 
 def settle(
@@ -137,8 +137,10 @@ def settle(
         sequence.ending = "error", error
 
 
-def _fault_of(row: SampleRow) -> NInferError:
+def _fault_of(row: SampleRow) -> Exception:
     """Why nothing could be drawn."""
+    if row.fault is not None:
+        return row.fault
     if row.mask is not None and not row.mask.any():
         return RequestError("no token may follow", why="what the request asks for forbids them all")
     return _not_finite()

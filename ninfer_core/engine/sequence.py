@@ -40,7 +40,6 @@ class Sequence:
         the first input of the next step.
     :ivar state: pages and slot, from admission to a pause or the end.
     :ivar history, constraint: of its sampling, from the first admission on, if it has any.
-    :ivar fault: of its constraint; it fails the request at the end of the step.
     :ivar ending: why it ends with the step that it is in, and what went wrong, if anything did.
     :ivar passed: how often a younger request was admitted while this one waited for pages.
     :ivar entered_at: frontier of its last admission. :ivar reached: the largest it ever had.
@@ -63,7 +62,6 @@ class Sequence:
     state: SequenceState | None = None
     history: TokenHistory | None = None
     constraint: TokenConstraint | None = None
-    fault: Exception | None = None
     ending: tuple[FinishReason, Exception | None] | None = None
     cancelled: bool = False
     passed: int = 0
@@ -148,9 +146,10 @@ class Sequence:
 
     def sample_row(self, pending: tuple[int, ...] = ()) -> SampleRow:
         """How the token after those there are and ``pending`` ones is drawn."""
+        mask, fault = self._mask(pending)
         return SampleRow(
             self.request.sampling, len(self.tokens) + len(pending), history=self.history,
-            pending=pending, mask=self._mask(pending),
+            pending=pending, mask=mask, fault=fault,
         )
 
     def step_row(self, inputs: list[int], num_logits: int, *, certain: bool = True) -> Row:
@@ -181,9 +180,10 @@ class Sequence:
             now - decoding, max(self.num_output - 1, 0), peak_sequences, peak_pages,
         )
 
-    def _mask(self, pending: tuple[int, ...]) -> Tensor | None:
+    def _mask(self, pending: tuple[int, ...]) -> tuple[Tensor | None, Exception | None]:
+        """What the constraint says after ``pending``, or its fault: which counts only if the
+        request comes that far."""
         try:
-            return self.constraint.mask(pending) if self.constraint else None
+            return self.constraint.mask(pending) if self.constraint else None, None
         except Exception as error:
-            self.fault = self.fault or error
-            return None
+            return None, error

@@ -46,6 +46,7 @@ class SampleRow:
     :ivar history: of the request; without it there are no penalties.
     :ivar pending: draft tokens between the history and this row.
     :ivar mask: bool ``[V]``, True for allowed tokens; None allows all.
+    :ivar fault: of what should have said the mask; nothing can be drawn then.
     """
 
     params: SamplingParams
@@ -54,19 +55,31 @@ class SampleRow:
     history: TokenHistory | None = None
     pending: tuple[int, ...] = ()
     mask: Tensor | None = None
+    fault: Exception | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it takes the logits as they are."""
+        free = self.mask is None and self.fault is None
+        return free and (self.history is None or not penalises(self.params))
+
+    def allows(self, token: int) -> bool:
+        """Whether a token may be drawn."""
+        return self.fault is None and (self.mask is None or bool(self.mask[token]))
 
 
 def adjust(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     """Penalties, then mask, on a copy of ``[R, V]``; itself if there is nothing to do."""
-    adjusted = logits
+    if all(row.is_free for row in rows):
+        return logits
+    adjusted = logits.clone()
     for i, row in enumerate(rows):
-        penalty = row.history if penalises(row.params) else None
-        if (penalty or row.mask is not None) and adjusted is logits:
-            adjusted = logits.clone()
-        if penalty:
-            _penalise(adjusted[i], row, penalty.counts, penalty.seen)
+        if row.history is not None and penalises(row.params):
+            _penalise(adjusted[i], row, row.history.counts, row.history.seen)
         if row.mask is not None:
             adjusted[i].masked_fill_(~row.mask, -torch.inf)
+        if row.fault is not None:
+            adjusted[i].fill_(-torch.inf)
     return adjusted
 
 

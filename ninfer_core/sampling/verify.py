@@ -38,8 +38,7 @@ class Drafted:
         kept: tuple[int, ...] = ()
         rows = [row(kept)]
         for token in drafts:
-            mask = rows[-1].mask
-            if mask is not None and not mask[token]:
+            if not rows[-1].allows(token):
                 break
             kept = (*kept, token)
             rows.append(row(kept))

@@ -207,6 +207,22 @@ def test_a_constraint_at_fault_fails_its_own_request(kit, monkeypatch, fault, wo
         assert list(events[i][-1].token_ids) == kit.expected(requests[i], 10 + i)
 
 
+@pytest.mark.parametrize("drafts", ["none", "mtp", "right", "wrong", "mixed"])
+@pytest.mark.parametrize("fault", ["mask", "dead end"])
+@pytest.mark.parametrize("after", range(1, 7))
+def test_a_fault_is_met_where_a_plain_run_meets_it(kit, monkeypatch, fault, after, drafts):
+    """Drafts neither hide what was said before it, nor bring it about beyond a rejected one."""
+    wrong = {"right": (False,), "wrong": (True,), "mixed": (False, True, True)}.get(drafts)
+    speculator = kit.Oracle(4, wrong) if wrong else {"mtp": MtpSpeculator}.get(drafts)
+    monkeypatch.setattr(engine_module, "constrain", lambda *_: AllOf([Fussy(fault, after)]))
+    request = kit.ask(max_tokens=9, ignore_eos=True)
+    [events] = kit.serve(kit.build(speculator=speculator), request)
+    expected = kit.expected(request, after)
+    assert events[-1].reason == "error"
+    assert list(events[-1].token_ids) == expected
+    assert "".join(event.text for event in events[:-1]) == kit.text(expected)
+
+
 def test_prompts_say_where_reasoning_stands(kit):
     """A request without a budget is left alone, wherever its prompt ends."""
     prompt = PreparedPrompt((5, 6), "", reasoning_open=True)
