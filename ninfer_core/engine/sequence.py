@@ -167,7 +167,7 @@ class Sequence:
         """What a step has committed that began at ``begin``."""
         return Advance(
             self.id, self.tokens, begin, self.frontier, first_row,
-            self.frontier >= self.num_prompt, self.state, cache(self.sample_row), drafted, accepted,
+            self.frontier >= self.end, self.state, cache(self.sample_row), drafted, accepted,
         )
 
     def timings(self, now: float, peak_sequences: int, peak_pages: int) -> Timings:

@@ -87,6 +87,21 @@ def test_a_request_that_is_paused_in_its_prompt_goes_on_behind_what_it_has_read(
             assert (end.reuse.num_pauses, end.timings.prefill_tokens) == (1, 300)
 
 
+@pytest.mark.parametrize("cycles", range(1, 12))
+@pytest.mark.parametrize("length", [19, 64, 100])
+def test_a_speculator_is_not_told_of_decoding_while_tokens_are_read_again(kit, cycles, length):
+    """The oracle compares what it is told with the tokens there are, and raises."""
+    request = kit.ask(length, max_tokens=40, ignore_eos=True)
+    parts, events = kit.build(chunk=64, speculator=kit.Oracle(2), cache=False), []
+    request_id = parts.engine.submit(request, events.append)
+    for _ in range(cycles):
+        parts.engine.step()
+    parts.engine.pause(request_id)
+    parts.engine.run_until_idle()
+    assert list(events[-1].token_ids) == kit.expected(request, 40)
+    assert parts.engine._speculation.is_on
+
+
 @pytest.mark.parametrize("cycles", [1, 3, 6])
 def test_replay_from_an_earlier_point(kit, cycles):
     """What is left of a paused request's states may be less than all."""
