@@ -46,7 +46,7 @@ def artifact_path(model: str | None, registry: Registry, progress: Progress) -> 
     """
     if find_card(model, registry):
         raise ArtifactError(
-            "there are no weights", where=str(model), why="it is a card, for plan and doctor alone",
+            "there are no weights", where=str(model), why="it is a card, to plan with",
             fix=f"convert its checkpoint, ninfer-convert DIRECTORY --out {model}.ninfer, "
             f"and give {model}.ninfer",
         )
@@ -56,7 +56,7 @@ def artifact_path(model: str | None, registry: Registry, progress: Progress) -> 
     path = Path(model)
     if not path.exists():
         cards = sorted(card.name for pack in registry.packs.values() for card in pack.spec.cards)
-        also = f"; plan and doctor also take: {', '.join(cards)}" if cards else ""
+        also = f"; plan, doctor and kernels also take: {', '.join(cards)}" if cards else ""
         raise ArtifactError(
             "there is no such model", where=model, why="the path does not exist",
             fix=f"give a .ninfer file or one of: {', '.join(names) or 'none'}{also}",

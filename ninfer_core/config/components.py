@@ -50,6 +50,6 @@ def _draft_head(
         raise api.ArtifactError(
             "the artifact has no draft head", where=str(artifact.path),
             why="--lm-head-draft needs it",
-            fix="convert the model again with a recipe that makes one, or leave the option out",
+            fix="make one with `ninfer-convert --proposal`, or leave the option out",
         )
     return asdict(proposal, filter=lambda _, value: value is not None)

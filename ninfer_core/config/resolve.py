@@ -110,7 +110,8 @@ def _fill_in(
     context = config.max_context or min(DEFAULT_CONTEXT, longest)
     if context > longest:
         why = f"{context} > {longest}, the model's own"
-        raise api.ConfigError("max_context is too long for the model", why=why)
+        what = f"a context of {context} tokens is too long for the model"
+        raise api.ConfigError(what, why=why, fix=f"ask for {longest} or fewer")
     return evolve(
         config, pack=model.pack.spec.name, profile=profile, max_context=context,
         kv_dtype=config.kv_dtype or hardware.default_kv_dtype,

@@ -33,11 +33,6 @@ def vload_bf16(b, address):
     return bf16_to_floats(b, load(b, SHORTS, address))
 
 
-@operation(vec, i64, i64)
-def vload_bf16_n(b, address, count):
-    return bf16_to_floats(b, load_partial(b, I16, SHORTS, address, count))
-
-
 @operation(vec, i64)
 def vload_half(b, address):
     """Load fp16, widened exactly."""
