@@ -150,7 +150,7 @@ def test_a_card_becomes_what_the_converter_would_write(carded):
 
 
 def test_a_missing_path_names_the_cards_too(carded):
-    with pytest.raises(ArtifactError, match="one of: tiny; plan, .* also take: big"):
+    with pytest.raises(ArtifactError, match=r"one of: tiny; plan, .* also take: big"):
         artifact_path("bigg", carded, lambda *_: None)
 
 
