@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from itertools import takewhile
 from operator import eq
@@ -227,16 +228,18 @@ class CacheMachine(RuleBasedStateMachine):
         """The process ends and another begins; it has what is on the disk."""
         self.end()
         stored = {(p.scope, *self.known[p]) for p in self.points}
+        for age, path in enumerate(self.files()):
+            os.utime(path, (age, age))  # that of the clock would not be the same in each run
         self.lab = self.build_lab()
         self.known = {p: p.node.path().tolist() for p in self.points}
         assert {(p.scope, *self.known[p]) for p in self.points} <= stored
 
     def damage(self, data):
         """A file loses bytes, changes one, or is gone."""
-        if files := sorted(Path(self.room.name).rglob("*.state")):
+        if files := self.files():
             path = files[data.draw(st.integers(0, len(files) - 1), label="file")]
             content = bytearray(path.read_bytes())
-            at = len(content) * data.draw(st.integers(0, 999), label="permille") // 1000
+            at = data.draw(st.sampled_from([0, -1, -20, -200, -300]), label="byte")
             path.unlink()
             if data.draw(st.booleans(), label="changed"):
                 content[at] ^= 16
@@ -248,6 +251,9 @@ class CacheMachine(RuleBasedStateMachine):
             if len(point.copies) == 1:
                 with pytest.raises((ArtifactError, CapacityError)):
                     self.cache.restore(point)
+
+    def files(self):
+        return sorted(Path(self.room.name).rglob("*.state"))
 
     def forget_holds(self):
         self.held = [point for point in self.held if point in self.points]
