@@ -12,7 +12,6 @@ from ninfer_core.api import (
     KernelSpec,
     KVCodecSpec,
     LayoutSpec,
-    SpeculatorSpec,
 )
 
 NINFER_API = (api.API_VERSION.major, api.API_VERSION.minor)
@@ -82,15 +81,6 @@ def ninfer_kernels() -> list[KernelSpec]:
         source="Yang, Kautz and Hatamizadeh, 2024, section 3.3",
     )
     return [*references, chunked]
-
-
-@api.hookimpl
-def ninfer_speculators() -> list[SpeculatorSpec]:
-    speculation = "ninfer_core.speculation"
-    return [
-        SpeculatorSpec("mtp", f"{speculation}.mtp:MtpSpeculator", component="mtp", max_drafts=5),
-        SpeculatorSpec("ngram", f"{speculation}.ngram:NgramSpeculator"),
-    ]
 
 
 @api.hookimpl

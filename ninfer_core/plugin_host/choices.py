@@ -83,6 +83,23 @@ def find_embedded(registry: Registry, name: str | None = None) -> api.EmbeddedMo
     return found[0][0]
 
 
+def choose_constraints(
+    report: PluginReport, name: str | None = None
+) -> Registered[api.ConstraintSpec] | None:
+    """The constraint engine ``name``, or the only one; None if there is none.
+
+    :raises AmbiguityError: if there are several and none was asked for.
+    """
+    if name is not None:
+        return require(report, "constraints", name, "--constraints")
+    known = report.registry.constraints
+    if len(known) > 1:
+        where = "; ".join(f"{each} of {known[each].provenance}" for each in known)
+        fix = f"choose one: {' or '.join(f'--constraints {each}' for each in known)}"
+        raise AmbiguityError("there are several constraint engines", where=where, fix=fix)
+    return next(iter(known.values()), None)
+
+
 def require(report: PluginReport, kind: str, name: str, flag: str) -> Registered[Any]:
     """The spec ``name`` in the registry's field ``kind``.
 

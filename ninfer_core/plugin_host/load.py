@@ -31,6 +31,8 @@ HOOKS: Mapping[str, tuple[str, type]] = {
     "speculators": ("ninfer_speculators", api.SpeculatorSpec),
     "converters": ("ninfer_converters", api.ConverterSpec),
     "commands": ("ninfer_commands", api.CommandSpec),
+    "constraints": ("ninfer_constraint_engines", api.ConstraintSpec),
+    "protocols": ("ninfer_protocols", api.ProtocolSpec),
 }
 """Field of the registry -> hook, spec type."""
 

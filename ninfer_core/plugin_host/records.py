@@ -78,6 +78,8 @@ class Registry:
     speculators: Mapping[str, Registered[api.SpeculatorSpec]]
     converters: Mapping[str, Registered[api.ConverterSpec]]
     commands: Mapping[str, Registered[api.CommandSpec]]
+    constraints: Mapping[str, Registered[api.ConstraintSpec]]
+    protocols: Mapping[str, Registered[api.ProtocolSpec]]
 
 
 @define(eq=False)

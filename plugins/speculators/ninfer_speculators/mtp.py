@@ -1,0 +1,178 @@
+"""Drafting with the model's own next-token predictor (multi-token prediction)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from attrs import define, evolve, field, frozen
+from torch import Tensor
+
+from ninfer_core.api import (
+    Advance,
+    Draft,
+    DraftRequest,
+    NextTokenPredictor,
+    PredictingModel,
+    SpeculatorContext,
+    UnsupportedError,
+)
+from ninfer_core.sampling.random import Purpose
+from ninfer_core.sampling.rows import SampleRow
+from ninfer_core.sampling.sampler import INVALID, Sampler, draw
+from ninfer_core.state.batch import BatchBuilder, Row
+from ninfer_core.state.step import PAGE_TOKENS
+
+
+@frozen(eq=False)
+class _Held:
+    """What the predictor says after ``end`` tokens with their successors: logits ``[N]`` of the
+    next draft, and its hidden state ``[H]``."""
+
+    end: int
+    logits: Tensor
+    hidden: Tensor
+
+
+@define(eq=False)
+class _Chain:
+    """Drafts of one request so far.
+
+    :ivar logits, hidden: of the next one, valid until the predictor's next step.
+    :ivar proposals: of the drafts that were drawn, fp64 ``[V]`` each.
+    """
+
+    request: DraftRequest
+    end: int
+    logits: Tensor
+    hidden: Tensor
+    tokens: tuple[int, ...] = ()
+    proposals: list[Tensor] = field(factory=list)
+    is_over: bool = False
+
+    @property
+    def wants_more(self) -> bool:
+        return not self.is_over and len(self.tokens) < self.request.limit
+
+    @property
+    def draft(self) -> Draft:
+        return Draft(self.tokens, torch.stack(self.proposals) if self.proposals else None)
+
+
+class MtpSpeculator:
+    """Runs the predictor over all that the model commits, on the model's hidden states, so that
+    its own paged state is as if nothing had ever been drafted; then over its own drafts, on its own
+    hidden states, whose paged state lies beyond the frontier and is written again next time.
+
+    Drafts of greedy requests are the likeliest tokens; others are drawn as the model's token will
+    be, and come with the distribution they were drawn from.
+    """
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        self._model: PredictingModel = context.model
+        self._predictor = _predictor(context.model)
+        self.max_drafts = context.draft_tokens
+        self._vocabulary = _Vocabulary(self._predictor.token_ids, context.vocab_size)
+        self._batch = BatchBuilder(
+            max_rows=context.max_sequences, max_tokens=context.max_tokens,
+            max_logits=context.max_sequences, max_pages=-(-context.max_context // PAGE_TOKENS),
+            device=context.device,
+        )
+        self._sampler, self._held = Sampler(), dict[int, _Held]()
+
+    def advance(self, steps: Sequence[Advance]) -> None:
+        """Read the committed tokens; the last of each sequence is what its next drafts follow."""
+        rows = [
+            Row(step.request_id, step.state, step.begin, step.tokens[step.begin + 1 : step.end + 1],
+                num_logits=1)
+            for step in steps
+        ]
+        spans = [range(s.first_row, s.first_row + s.end - s.begin) for s in steps]
+        hidden = self._model.hidden(max(span.stop for span in spans))
+        taken = torch.tensor([index for span in spans for index in span], device=hidden.device)
+        logits, own = self._predictor.forward(self._batch.fill(rows), hidden[taken])
+        for step, *last in zip(steps, logits.clone(), own.clone(), strict=True):
+            self._held[step.request_id] = _Held(step.end, *last)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """Drafts of all requests, each position of them in one step of the predictor; none for a
+        request whose last tokens it has not read."""
+        chains = [self._begin(request) for request in requests]
+        going = [chain for chain in chains if chain]
+        while going:
+            self._draw(going)
+            going = [chain for chain in going if chain.wants_more]
+            if going:
+                self._extend(going)
+        return [chain.draft if chain else Draft() for chain in chains]
+
+    def release(self, request_id: int) -> None:
+        """Forget a request."""
+        self._held.pop(request_id, None)
+
+    def _begin(self, request: DraftRequest) -> _Chain | None:
+        held = self._held.get(request.request_id)
+        if held is None or held.end != len(request.tokens) - 1:
+            return None
+        return _Chain(request, held.end, held.logits, held.hidden)
+
+    def _draw(self, chains: Sequence[_Chain]) -> None:
+        """The next token of each chain; one for which there is none is over."""
+        logits = self._vocabulary.spread(torch.stack([chain.logits for chain in chains]))
+        rows = [chain.request.row(chain.tokens) for chain in chains]
+        tokens, proposals = self._sample(logits, rows)
+        for i, (chain, row, token) in enumerate(zip(chains, rows, tokens, strict=True)):
+            chain.is_over = token == INVALID
+            if not chain.is_over:
+                chain.tokens = (*chain.tokens, token)
+                if proposals is not None and row.params.temperature > 0:
+                    chain.proposals.append(proposals[i])
+
+    def _sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> tuple[list[int], Tensor | None]:
+        """Tokens, and unless all are greedy the distributions ``[R, V]`` they are drawn from."""
+        if all(row.params.temperature == 0 for row in rows):
+            return self._sampler.sample(logits, rows).tolist(), None
+        proposals = self._sampler.probabilities(logits, rows)
+        tokens = draw(proposals, [evolve(row, purpose=Purpose.PROPOSAL) for row in rows])
+        return tokens.masked_fill_(~proposals.any(-1), INVALID).tolist(), proposals
+
+    def _extend(self, chains: Sequence[_Chain]) -> None:
+        """Read the last draft of each chain."""
+        rows = [
+            Row(chain.request.request_id, chain.request.state, chain.end + len(chain.tokens) - 1,
+                chain.tokens[-1:], num_logits=1)
+            for chain in chains
+        ]
+        hidden = torch.stack([chain.hidden for chain in chains])
+        for chain, *last in zip(
+            chains, *self._predictor.forward(self._batch.fill(rows), hidden), strict=True
+        ):
+            chain.logits, chain.hidden = last
+
+
+class _Vocabulary:
+    """Spreads logits of a shortlist over the whole vocabulary.
+
+    :param token_ids: int64 ``[N]``, tokens that the logits are of; None: all, in order.
+    """
+
+    def __init__(self, token_ids: Tensor | None, size: int) -> None:
+        self._token_ids, self._size = token_ids, size
+        self._width = size if token_ids is None else max(size, int(token_ids.max()) + 1)
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """``[R, N]`` to ``[R, V]``; tokens without logits have -inf."""
+        if self._token_ids is not None:
+            whole = logits.new_full((len(logits), self._width), -torch.inf)
+            logits = whole.index_copy_(1, self._token_ids, logits)
+        return logits[:, : self._size]
+
+
+def _predictor(model: object) -> NextTokenPredictor:
+    predictor: NextTokenPredictor | None = getattr(model, "predictor", None)
+    if predictor is None:
+        raise UnsupportedError(
+            "the model cannot predict its own tokens", why="its pack builds no predictor",
+            fix="choose another --spec, or none",
+        )
+    return predictor
