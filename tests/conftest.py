@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # read when Triton is imported, which any test may be first to do
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from hypothesis import settings
 
-from ninfer_conformance.subject import find_subject, tiny_resources
+from ninfer_conformance.subject import find_subject
 from ninfer_core.artifact.writer import ArtifactWriter
 from ninfer_core.cli import plugins as command_plugins
 from ninfer_core.cli.main import main
 from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_core.state.step import StepBatch
+from ninfer_fixtures.tiny import tiny_resources
 from ninfer_workbench.new import write_skeleton
 
 settings.register_profile("ninfer", deadline=None)  # a busy machine is no fault of the code
@@ -87,7 +92,8 @@ def tiny_model(write_model) -> Path:
 def ninfer(skeletons, monkeypatch, capsys):
     """``(*arguments) -> (exit code, stdout, stderr)`` with the skeleton pack and profile alone."""
     monkeypatch.setenv("NINFER_PLUGINS", "")
-    modules = (skeletons["model-pack"], skeletons["hardware-profile"], "ninfer_workbench.plugin")
+    modules = (skeletons["model-pack"], skeletons["hardware-profile"], "ninfer_workbench.plugin",
+               "ninfer_drafting.plugin")
     plugins = [word for module in modules for word in ("-p", module)]
 
     def ninfer(*arguments):

@@ -11,13 +11,14 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ninfer_conformance.lab import Lab, reference_kernels
-from ninfer_conformance.subject import find_subject, tiny_resources
+from ninfer_conformance.subject import find_subject
 from ninfer_convert.cli import main as convert
 from ninfer_core.api import ArtifactError, ModelDescription
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import load_weights
 from ninfer_core.cli.main import main as ninfer
 from ninfer_core.plugin_host import PluginSelection, choose_profile, kernels_of, load_plugins
+from ninfer_fixtures.tiny import tiny_resources
 from ninfer_pack_gpt2.config import configure
 
 PLUGIN = "ninfer_pack_gpt2.plugin"

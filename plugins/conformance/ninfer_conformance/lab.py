@@ -207,7 +207,7 @@ class Lab:
 @lru_cache(maxsize=8)
 def lab(subject: Subject, variant: str) -> Lab:
     """A lab with the ``reference`` kernels, or with those of this machine's ``profile``."""
-    kernels = reference_kernels(subject) if variant == "reference" else _profile_kernels(subject)
+    kernels = reference_kernels(subject) if variant == "reference" else profile_kernels(subject)
     return Lab(subject, kernels, stored(subject, random_values(subject)))
 
 
@@ -217,7 +217,8 @@ def reference_kernels(subject: Subject) -> Kernels:
     return {name: each for name, each in kernels.items() if each.provenance.distribution in origins}
 
 
-def _profile_kernels(subject: Subject) -> Kernels:
+def profile_kernels(subject: Subject) -> Kernels:
+    """Those for this machine; raises `unittest.SkipTest` if it is no CPU's."""
     try:
         choice = choose_profile(subject.report)
     except UnsupportedError as error:

@@ -3,8 +3,8 @@ drafts changes no answer."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 from unittest import SkipTest
 
@@ -16,6 +16,7 @@ from ninfer_conformance.serving import (
     ERRORS,
     Answers,
     Errs,
+    kept_states,
     require_acceptance,
     require_cuts,
     require_same,
@@ -23,10 +24,11 @@ from ninfer_conformance.serving import (
     serve,
     some_requests,
 )
-from ninfer_conformance.tolerances import require, require_close
+from ninfer_conformance.tolerances import require
+from ninfer_conformance.watching import Watched
 from ninfer_core.api import SpeculatorContext
 from ninfer_core.engine.request import GenerationRequest
-from ninfer_core.speculation.mtp import MtpSpeculator
+from ninfer_core.plugin_host import load_plugins
 from ninfer_core.state.step import StepBatch
 
 _LENGTHS = (1, 5, 62, 63, 64, 65, 130, MAX_CONTEXT - 6)
@@ -64,12 +66,15 @@ def predicted_drafts_change_nothing(lab: Lab) -> None:
     with drafts as the predictor has them, and made to be right, wrong and mixed."""
     _require_predictor(lab)
     requests = some_requests(lab, [(length, 0.0) for length in _LENGTHS])
-    plain = _Watched(lab)
+    plain = Watched(lab.model)
     expected = serve(lab, requests, model=plain)
     for what in ("own", *ERRORS):
-        watched = _Watched(lab, *((requests, expected, ERRORS[what]) if what != "own" else ()))
+        steered = what in ERRORS
+        watched = (
+            _Steering(lab, requests, expected, ERRORS[what]) if steered else Watched(lab.model)
+        )
         answers = serve(lab, requests, model=watched, speculator=_mtp(lab, watched))
-        require_same(answers, expected, f"with {what} drafts")
+        require_same(lab, answers, expected, f"with {what} drafts")
         require_acceptance(answers, what)
         plain.require_same(watched, f"with {what} drafts", lab.tolerance)
 
@@ -79,7 +84,7 @@ def stop_strings_cut_predictions(lab: Lab) -> None:
     _require_predictor(lab)
 
     def drafting(requests: Sequence[GenerationRequest], whole: Answers) -> Mapping[str, Any]:
-        watched = _Watched(lab, requests, whole, ERRORS["right"])
+        watched = _Steering(lab, requests, whole, ERRORS["right"])
         return {"model": watched, "speculator": _mtp(lab, watched)}
 
     require_cuts(lab, (62, 0.0), drafting)
@@ -97,8 +102,28 @@ def drawn_drafts_do_not_meet(lab: Lab) -> None:
         return serve(lab, requests, speculator=_mtp(lab, lab.model))
 
     alone = [answer for each in requests for answer in draft([each])]
-    require_same(draft(requests), alone, "drafting together")
-    require_same(draft(requests), alone, "drafting together again")
+    require_same(lab, draft(requests), alone, "drafting together")
+    require_same(lab, draft(requests), alone, "drafting together again")
+
+
+def predictions_survive_reuse(lab: Lab) -> None:
+    """A request that goes on from a kept state, or from its own after a pause, drafts what one
+    drafts that is never interrupted."""
+    _require_predictor(lab)
+    requests = some_requests(lab, [(130, 0.0)])
+
+    def draft(**options: Any) -> Answers:
+        return serve(lab, requests, speculator=_mtp(lab, lab.model), **options)
+
+    plain = draft()
+    for what, cycles in (("once more", (None, None)), ("paused", (1, 2, 3, 4, 5))):
+        with kept_states(lab) as cache:
+            for count in cycles:
+                answers = draft(cache=cache, pause_after=count)
+                require_same(lab, answers, plain, what)
+                found, wanted = answers[0].end.usage, plain[0].end.usage
+                require(found == wanted, f"{what}: {found}, not {wanted}")
+        require(answers[0].end.reuse.num_tokens == 128, f"{what}: {answers[0].end.reuse}")
 
 
 @frozen(eq=False)
@@ -106,7 +131,7 @@ class _Steered:
     """A predictor that runs, and then says what it is told to."""
 
     predictor: Any
-    watched: _Watched
+    watched: _Steering
     known: Sequence[Sequence[int]]
     errs: Errs
 
@@ -129,46 +154,16 @@ class _Steered:
         return next(after, 0)
 
 
-class _Watched:
-    """The lab's model, with the logits of every prefix as they were last computed, and perhaps a
-    steered predictor."""
+class _Steering(Watched):
+    """The lab's model with a steered predictor."""
 
     def __init__(
-        self, lab: Lab, requests: Sequence[GenerationRequest] = (), answers: Answers = (),
-        errs: Errs | None = None,
+        self, lab: Lab, requests: Sequence[GenerationRequest], answers: Answers, errs: Errs
     ) -> None:
-        self._model: Any = lab.model
+        super().__init__(lab.model)
+        known = sequences_of(requests, answers)
         self.vocab_size = lab.subject.frontend.tokenizer.vocab_size
-        self.hidden, self.predictor = self._model.hidden, self._model.predictor
-        if errs:
-            known = sequences_of(requests, answers)
-            self.predictor = _Steered(self.predictor, self, known, errs)
-        self._logits = dict[tuple[int, ...], Tensor]()
-        self._tokens = defaultdict[int, list[int]](list)  # of a slot
-
-    def forward(self, batch: StepBatch) -> Tensor:
-        logits: Tensor = self._model.forward(batch)
-        self._logits.update(zip(self.note(batch), logits.clone(), strict=True))
-        return logits
-
-    def note(self, batch: StepBatch, shift: int = 0) -> list[tuple[int, ...]]:
-        """Take in the tokens of a batch, which are ``shift`` behind their positions; the tokens up
-        to each row of logits."""
-        wanted, prefixes = {*batch.logit_rows[: batch.num_logits].tolist()}, []
-        slots = batch.slots[batch.token_row[: batch.num_tokens].long()].tolist()
-        for i, slot in enumerate(slots):
-            tokens, position = self._tokens[slot], int(batch.positions[i]) + shift
-            tokens[position:] = [int(batch.token_ids[i])]
-            if i in wanted:
-                prefixes.append(tuple(tokens))
-        return prefixes
-
-    def require_same(self, other: _Watched, what: str, tolerance: str) -> None:
-        """Fail unless the other model computed the logits of this one, too."""
-        for prefix, logits in self._logits.items():
-            require(prefix in other._logits, f"{what}: nothing follows {len(prefix)} tokens")
-            where = f"{what}: logits of token {len(prefix)}"
-            require_close(other._logits[prefix], logits, where, tolerance)
+        self.predictor = _Steered(self.predictor, self, known, errs)
 
 
 def _step(lab: Lab, moves: Sequence[Move], what: str) -> None:
@@ -177,11 +172,19 @@ def _step(lab: Lab, moves: Sequence[Move], what: str) -> None:
     lab.predict(*moves, hidden=hidden, what=what)
 
 
-def _mtp(lab: Lab, model: Any) -> MtpSpeculator:
-    return MtpSpeculator(SpeculatorContext(
+def _mtp(lab: Lab, model: Any) -> Any:
+    return _speculator()(SpeculatorContext(
         draft_tokens=MAX_DRAFTS, vocab_size=lab.subject.frontend.tokenizer.vocab_size, model=model,
         max_sequences=MAX_ROWS, max_tokens=MAX_TOKENS, max_context=MAX_CONTEXT, device="cpu",
     ))
+
+
+@cache
+def _speculator() -> Any:
+    registered = load_plugins().registry.speculators.get("mtp")
+    if registered is None:
+        raise SkipTest("no speculator is installed that uses the model's predictor")
+    return registered.spec.speculator.load()
 
 
 def _require_predictor(lab: Lab) -> None:
@@ -192,4 +195,5 @@ def _require_predictor(lab: Lab) -> None:
 CHECKS = (
     predictions_come_in_any_chunks, predictions_forget_rejected_drafts,
     predicted_drafts_change_nothing, stop_strings_cut_predictions, drawn_drafts_do_not_meet,
+    predictions_survive_reuse,
 )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
+import torch
 from attrs import evolve, frozen
+from torch import Tensor
 
 from ninfer_conformance.lab import MAX_CONTEXT, MAX_DRAFTS, MAX_ROWS, Lab
-from ninfer_conformance.tolerances import require
+from ninfer_conformance.tolerances import require, require_close
+from ninfer_conformance.watching import Watched
 from ninfer_core.api import (
     Advance,
     Draft,
     DraftRequest,
-    Model,
     PreparedPrompt,
     SamplingParams,
     Speculator,
@@ -24,10 +27,26 @@ from ninfer_core.engine.request import Event, Finished, GenerationRequest, TextD
 from ninfer_core.engine.scheduler import Limits
 from ninfer_core.state.prefix_cache import PrefixCache
 
-Answer = tuple[str, Finished]
-Answers = Sequence[Answer]
+REPLAYED = "fp32"
+"""Tolerance of logits on a state that one run decoded and another read."""
+
 Errs = Callable[[int], bool]
 """At which positions of a sequence drafts are wrong."""
+
+
+@frozen(eq=False)
+class Answer:
+    """What a request got.
+
+    :ivar logits: fp32 ``[num_output, V]``, that its tokens were drawn from.
+    """
+
+    text: str
+    end: Finished
+    logits: Tensor
+
+
+Answers = Sequence[Answer]
 
 
 @frozen
@@ -61,20 +80,22 @@ ERRORS: dict[str, Errs] = {
 }
 
 
-def requests_do_not_meet(lab: Lab) -> None:
-    """Greedy and sampled requests together get the answers that they get alone."""
-    requests = some_requests(lab)
+def requests_do_not_meet(lab: Lab, counts: Iterable[int] = range(2, 1 + MAX_ROWS)) -> None:
+    """Greedy and sampled requests, two to eight together, get the answers that they get alone."""
+    requests = some_requests(lab, [(n, float(n % 2)) for n in (1, 62, 64, 130, 5, 63, 65, 31)])
     alone = [serve(lab, [request])[0] for request in requests]
-    require_same(serve(lab, requests), alone, "together")
+    for count in counts:
+        require_same(lab, serve(lab, requests[:count]), alone[:count], f"{count} together")
 
 
-def speculation_changes_nothing(lab: Lab) -> None:
+def speculation_changes_nothing(lab: Lab, kinds: Iterable[str] = tuple(ERRORS)) -> None:
     """Right, wrong and mixed drafts give the answers without drafts."""
     requests = some_requests(lab)
     plain = serve(lab, requests)
-    for what, errs in ERRORS.items():
-        answers = serve(lab, requests, speculator=_oracle(lab, requests, plain, errs))
-        require_same(answers, plain, f"with {what} drafts")
+    for what in kinds:
+        oracle = _oracle(lab, requests, plain, ERRORS[what])
+        answers = serve(lab, requests, speculator=oracle)
+        require_same(lab, answers, plain, f"with {what} drafts")
         require_acceptance(answers, what)
 
 
@@ -94,15 +115,16 @@ def require_cuts(
     :param kind: length of the prompt and temperature.
     :param drafting: what `serve` needs to draft this answer to these requests.
     """
-    [(text, _)] = whole = serve(lab, some_requests(lab, [kind]))
+    [answer] = whole = serve(lab, some_requests(lab, [kind]))
+    text = answer.text
     for at in range(len(text) // 2, len(text) - 1, 2):
         stop = text[at : at + 2]
         requests = some_requests(lab, [kind], stop=(stop,))
-        [(cut, end)] = answers = serve(lab, requests, **drafting(requests, whole))
+        [cut] = answers = serve(lab, requests, **drafting(requests, whole))
         what = f"stop {stop!r} in {text!r}"
-        require(cut == text.partition(stop)[0], f"{what} gives {cut!r}")
-        require(end.reason == "stop-string", f"{what} ends for {end.reason}")
-        require_same(answers, serve(lab, requests), what)
+        require(cut.text == text.partition(stop)[0], f"{what} gives {cut.text!r}")
+        require(cut.end.reason == "stop-string", f"{what} ends for {cut.end.reason}")
+        require_same(lab, answers, serve(lab, requests), what)
 
 
 def cancelling_leaves_nothing(lab: Lab) -> None:
@@ -111,38 +133,62 @@ def cancelling_leaves_nothing(lab: Lab) -> None:
     plain = serve(lab, requests)
     for cycles in range(6):
         first, cancelled, *rest = serve(lab, requests, cancel_after=cycles)
-        require(cancelled[1].reason == "cancelled", f"the reason is {cancelled[1].reason}")
-        require_same([first, *rest], [plain[0], *plain[2:]], f"cancelled after {cycles} cycles")
+        require(cancelled.end.reason == "cancelled", f"the reason is {cancelled.end.reason}")
+        what = f"cancelled after {cycles} cycles"
+        require_same(lab, [first, *rest], [plain[0], *plain[2:]], what)
 
 
-def reuse_changes_nothing(lab: Lab) -> None:
-    """A, then B that shares tokens with it up to the edge of a page or so, then both again: answers
-    that go on from kept states are those of fresh runs."""
-    for length in range(126, 131):
-        (first,), (second,) = (some_requests(lab, [(n, 0.0)]) for n in (length, length + 30))
-        shared = (first.prompt.token_ids[:128] + second.prompt.token_ids)[: length + 30]
-        second = evolve(second, prompt=PreparedPrompt(shared, ""))
-        plain = [serve(lab, [each])[0] for each in (first, second)]
-        cache = PrefixCache(lab.store)
-        for _ in range(2):
-            answers = [serve(lab, [each], cache=cache)[0] for each in (first, second)]
-            require_same(answers, plain, f"from kept states, {length} tokens")
-        reused = sum(end.reuse.num_tokens for _, end in answers)
-        cache.clear()
-        require(reused >= 2 * 64, f"{reused} tokens were reused")
+def reuse_changes_nothing(lab: Lab, offsets: Iterable[int] = range(-2, 3)) -> None:
+    """A, B that differs from it around the edge of a page, C that is A cut there, and A again:
+    answers that go on from kept states are those of fresh runs.
+
+    :param offsets: of the difference and of the cut, from the edge.
+    """
+    for offset in offsets:
+        requests = _alike(lab, 160, 128 + offset)
+        plain = [serve(lab, [each])[0] for each in requests]
+        with kept_states(lab) as cache:
+            order = (*requests, requests[0])
+            answers = [serve(lab, [each], cache=cache)[0] for each in order]
+        what = f"from kept states, {offset} behind a page"
+        require_same(lab, answers, [*plain, plain[0]], what)
+        reused = [answer.end.reuse.num_tokens for answer in answers]
+        wanted = [0, 128 if offset >= 0 else 64, 128 if offset > 0 else 64, 128]
+        require(reused == wanted, f"{what}: {reused} tokens were reused, not {wanted}")
 
 
-def pauses_change_nothing(lab: Lab) -> None:
+def turns_go_on(lab: Lab, offsets: Iterable[int] = range(-2, 3)) -> None:
+    """The next turn goes on from the state at the end of an answer, which came out of decoding:
+    greedy tokens are those of a fresh run, and logits are, to a tolerance."""
+    for offset in offsets:
+        [asked] = some_requests(lab, [(117 + offset, 0.0)])
+        with kept_states(lab) as cache:
+            [answer] = serve(lab, [asked], cache=cache)
+            tokens = (*asked.prompt.token_ids, *answer.end.token_ids)
+            prompt = PreparedPrompt((*tokens, *some_tokens(lab, 20)), "")
+            [found] = serve(lab, [turn := evolve(asked, prompt=prompt)], cache=cache)
+        reuse, what = found.end.reuse, f"a turn {offset} behind a page"
+        require(reuse.kind == "turn" and reuse.num_tokens == len(tokens) - 1, f"{what}: {reuse}")
+        require_same(lab, [found], serve(lab, [turn]), what, REPLAYED)
+
+
+def pauses_change_nothing(lab: Lab, cycles: Iterable[int] = range(1, 7)) -> None:
     """A request that is paused in its prompt or its answer, and goes on from its kept state or
-    from its tokens, gives the answer of one that is never paused."""
+    from its tokens, gives the answer of one that is never paused. Tokens of an answer that are read
+    again give its logits to a tolerance."""
     requests = some_requests(lab, [(130, 0.0)])
     plain = serve(lab, requests)
-    for cycles in (1, 2, 3, 5):
-        for cache in (None, PrefixCache(lab.store)):
-            answers = serve(lab, requests, cache=cache, pause_after=cycles)
-            require_same(answers, plain, f"paused after {cycles} cycles")
-            if cache:
-                cache.clear()
+    for count in cycles:
+        in_answer, what = count > -(-130 // 64), f"paused after {count} cycles"
+        again = serve(lab, requests, pause_after=count)
+        require_same(lab, again, plain, f"{what}, from its tokens",
+                     REPLAYED if in_answer else lab.tolerance)
+        with kept_states(lab) as cache:
+            kept = serve(lab, requests, cache=cache, pause_after=count)
+        require_same(lab, kept, plain, f"{what}, from its state")
+        replayed = [answer.end.reuse.replayed_tokens for answer in (*again, *kept)]
+        wanted = [130 + count - 3 if in_answer else min(64 * count, 130), 0]
+        require(replayed == wanted, f"{what}: {replayed} tokens were read again, not {wanted}")
 
 
 def some_requests(
@@ -150,14 +196,19 @@ def some_requests(
     stop: Any = (),
 ) -> list[GenerationRequest]:
     """Requests by length of the prompt and temperature."""
-    size = lab.subject.frontend.tokenizer.vocab_size
     return [
         GenerationRequest(
-            PreparedPrompt(tuple(token % size for token in lab.tokens(length, seed=length)), ""),
-            SamplingParams(temperature, seed=1), 12, stop=stop, ignore_eos=True, raw=True,
+            PreparedPrompt(some_tokens(lab, length), ""), SamplingParams(temperature, seed=1), 12,
+            stop=stop, ignore_eos=True, raw=True,
         )
         for length, temperature in kinds
     ]
+
+
+def some_tokens(lab: Lab, length: int) -> tuple[int, ...]:
+    """Other ones for each length, which the tokenizer knows."""
+    size = lab.subject.frontend.tokenizer.vocab_size
+    return tuple(token % size for token in lab.tokens(length, seed=length))
 
 
 def sequences_of(
@@ -165,26 +216,27 @@ def sequences_of(
 ) -> list[list[int]]:
     """Prompts with the tokens that answered them."""
     pairs = zip(requests, answers, strict=True)
-    return [[*request.prompt.token_ids, *end.token_ids] for request, (_, end) in pairs]
+    return [[*request.prompt.token_ids, *answer.end.token_ids] for request, answer in pairs]
 
 
 def serve(
     lab: Lab, requests: Sequence[GenerationRequest], *, speculator: Speculator | None = None,
-    model: Model | None = None, cancel_after: int | None = None,
+    model: Watched | None = None, cancel_after: int | None = None,
     cache: PrefixCache | None = None, pause_after: int | None = None,
 ) -> list[Answer]:
     """Answers of an engine of its own that holds nothing in the end.
 
-    :param model: the lab's by default.
+    :param model: the lab's, as the engine is to have it.
     :param cancel_after: cycles after which the second request is cancelled.
     :param cache: on the lab's store; nothing is kept without it.
     :param pause_after: cycles after which the first request is paused.
     """
-    limits = Limits(max_context=MAX_CONTEXT, max_sequences=MAX_ROWS, prefill_chunk=64)
+    limits = Limits(MAX_CONTEXT, MAX_ROWS, prefill_chunk=64, anchor_tokens=64)
+    watched = model or Watched(lab.model)
     engine = Engine(
-        model or lab.model, lab.subject.frontend, lab.store, limits, speculator=speculator,
-        cache=cache,
+        watched, lab.subject.frontend, lab.store, limits, speculator=speculator, cache=cache
     )
+    watched.follow(engine)
     events: list[list[Event]] = [[] for _ in requests]
     ids = [engine.submit(r, sink.append) for r, sink in zip(requests, events, strict=True)]
     if cancel_after is not None:
@@ -197,23 +249,39 @@ def serve(
         engine.pause(ids[0])
     engine.run_until_idle()
     engine.audit()
-    return [_answer(each) for each in events]
+    pairs = zip(requests, events, strict=True)
+    return [_answer(watched, request, each) for request, each in pairs]
 
 
-def require_same(answers: Answers, plain: Answers, what: str) -> None:
-    """Fail unless two runs gave the same tokens and texts."""
-    for (text, end), (expected, wanted) in zip(answers, plain, strict=True):
-        pairs = enumerate(zip_longest(end.token_ids, wanted.token_ids))
+@contextmanager
+def kept_states(lab: Lab) -> Iterator[PrefixCache]:
+    """A cache on the lab's store, which is empty in the end."""
+    cache = PrefixCache(lab.store)
+    try:
+        yield cache
+    finally:
+        cache.clear()
+
+
+def require_same(
+    lab: Lab, answers: Answers, plain: Answers, what: str, tolerance: str | None = None
+) -> None:
+    """Fail unless two runs gave the same tokens and texts, from the same logits, to a tolerance:
+    the lab's, unless another is named."""
+    for answer, wanted in zip(answers, plain, strict=True):
+        pairs = enumerate(zip_longest(answer.end.token_ids, wanted.end.token_ids))
         differing = [f"token {i} is {got}, not {want}" for i, (got, want) in pairs if got != want]
         require(not differing, f"{what}: {'; '.join(differing)}")
-        require(text == expected, f"{what}: the text is {text!r}, not {expected!r}")
+        same = answer.text == wanted.text
+        require(same, f"{what}: the text is {answer.text!r}, not {wanted.text!r}")
+        require_close(answer.logits, wanted.logits, f"{what}: logits", tolerance or lab.tolerance)
 
 
 def require_acceptance(answers: Answers, what: str) -> None:
     """Fail unless there were drafts, and of ``right`` ones all and of ``wrong`` ones none were
     accepted."""
-    drafted = sum(end.usage.drafted_tokens for _, end in answers)
-    accepted = sum(end.usage.accepted_tokens for _, end in answers)
+    drafted = sum(answer.end.usage.drafted_tokens for answer in answers)
+    accepted = sum(answer.end.usage.accepted_tokens for answer in answers)
     wanted = {"right": drafted, "wrong": 0}.get(what, accepted)
     require(drafted > 0 and accepted == wanted, f"{what}: {accepted} of {drafted} accepted")
 
@@ -224,15 +292,27 @@ def _oracle(
     return Oracle(sequences_of(requests, answers), errs, lab.subject.frontend.tokenizer.vocab_size)
 
 
-def _answer(events: Sequence[Event]) -> Answer:
+def _alike(lab: Lab, length: int, shared: int) -> list[GenerationRequest]:
+    """A request, another that has so many of its tokens, and one that ends behind them."""
+    [first] = some_requests(lab, [(length, 0.0)])
+    tokens, size = first.prompt.token_ids, lab.subject.frontend.tokenizer.vocab_size
+    other = (*tokens[:shared], *((token + 1) % size for token in tokens[shared:]))
+    prompts = (PreparedPrompt(each, "") for each in (tokens, other, tokens[:shared]))
+    return [evolve(first, prompt=prompt) for prompt in prompts]
+
+
+def _answer(watched: Watched, request: GenerationRequest, events: Sequence[Event]) -> Answer:
     end = events[-1]
     assert isinstance(end, Finished)
     if end.cause:
         raise end.cause
-    return "".join(each.text for each in events if isinstance(each, TextDelta)), end
+    prompt = request.prompt.token_ids
+    logits = watched.logits_after((*prompt, *end.token_ids), len(prompt))
+    text = "".join(each.text for each in events if isinstance(each, TextDelta))
+    return Answer(text, end, torch.stack(logits) if logits else torch.empty(0))
 
 
 CHECKS = (
     requests_do_not_meet, speculation_changes_nothing, stop_strings_cut_drafts,
-    cancelling_leaves_nothing, reuse_changes_nothing, pauses_change_nothing,
+    cancelling_leaves_nothing, reuse_changes_nothing, turns_go_on, pauses_change_nothing,
 )

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from importlib import resources
 from typing import Any
 
 from attrs import field, frozen
 
 from ninfer_core.api import Frontend, UnsupportedError
 from ninfer_core.plugin_host import PluginRecord, PluginReport
-
-
-def tiny_resources() -> dict[str, bytes]:
-    """Frontend files of a byte-level tokenizer (256 bytes, 3 control tokens) with ChatML turns."""
-    files = (resources.files("ninfer_conformance") / "resources").iterdir()
-    return {file.name: file.read_bytes() for file in files}
+from ninfer_fixtures.tiny import tiny_resources
 
 
 @frozen(eq=False)

@@ -10,10 +10,11 @@ from attrs import evolve
 
 from ninfer_conformance.lab import Lab, reference_kernels
 from ninfer_conformance.subject import Subject
-from ninfer_conformance.tiny import Values, random_values, stacked, stored
+from ninfer_conformance.tiny import random_values, stored
 from ninfer_conformance.tolerances import require, require_close
 from ninfer_core.api import NInferError
 from ninfer_core.artifact.store import WeightStore
+from ninfer_fixtures.tiny import Values, stacked
 
 _PACKED = ("q4_g64_fp16", "q8_g32_fp16")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 
-from ninfer_conformance import tiny
 from ninfer_core.engine import commit
 from ninfer_core.ops.linear.reference import RowProduct
 from ninfer_core.sampling.verify import Verdict
 from ninfer_core.speculation import round
 from ninfer_core.state.codecs import Fp8Codec, Int8Codec
 from ninfer_core.state.store import StateStore
+from ninfer_fixtures.tiny import TinyModel
 
 
 def stale_slots(open_):
@@ -131,9 +131,9 @@ def test_tilted_kernels(failure_of, monkeypatch):
 
 
 def test_weights_that_come_back_otherwise(failure_of, monkeypatch):
-    add = tiny._add
+    add = TinyModel._add
     monkeypatch.setattr(
-        tiny, "_add", lambda writer, subject, name, values, format:
-        add(writer, subject, name, values.flip(0), format),
+        TinyModel, "_add", lambda self, writer, name, values, format:
+        add(self, writer, name, values.flip(0), format),
     )
     assert "text/token_embedding in fp32: " in failure_of("stored_weights_come_back")

@@ -23,7 +23,7 @@ SPELLING = {index: text.encode() for text, index in CONTROLS.items()}
 class ByteTokenizer:
     """Ids 0 to 255 are bytes, the next four are control tokens."""
 
-    vocab_size = 256 + len(CONTROLS)
+    vocab_size, control_ids = 256 + len(CONTROLS), CONTROLS
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """With ``special``, the text of one control token gives its id."""
@@ -42,6 +42,7 @@ class ToyFrontend:
     tokenizer = ByteTokenizer()
     eos_token_ids = frozenset({CONTROLS[END]})
     reasoning_tokens = None
+    call_syntax = None
 
     def sampling_defaults(self, prompt: PreparedPrompt) -> SamplingParams:
         return SamplingParams()
