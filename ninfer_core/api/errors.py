@@ -51,5 +51,13 @@ class CapacityError(NInferError):
     """A budget (weights, pages, slots, context) does not suffice; the message has both numbers."""
 
 
+class QueueTimeoutError(CapacityError):
+    """A request waited longer than the limits allow."""
+
+
 class RequestError(NInferError):
     """One request is at fault and fails alone."""
+
+
+class ContextLengthError(RequestError):
+    """A prompt leaves no room for an output."""

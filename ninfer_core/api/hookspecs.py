@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from ninfer_core.api.markers import hookspec
 from ninfer_core.api.specs import (
     CommandSpec,
+    ConstraintSpec,
     ConverterSpec,
     FormatSpec,
     HardwareProfileSpec,
@@ -32,6 +33,7 @@ from ninfer_core.api.specs import (
     KVCodecSpec,
     LayoutSpec,
     ModelPackSpec,
+    ProtocolSpec,
     SpeculatorSpec,
 )
 
@@ -97,3 +99,15 @@ def ninfer_converters() -> Iterable[ConverterSpec]:  # type: ignore[empty-body]
 @hookspec
 def ninfer_commands() -> Iterable[CommandSpec]:  # type: ignore[empty-body]
     """Subcommands of ``ninfer``. The commands of the core are registered through this hook too."""
+
+
+@hookspec
+def ninfer_constraint_engines() -> Iterable[ConstraintSpec]:  # type: ignore[empty-body]
+    """Ways to hold answers to JSON schemas, regular expressions and grammars, chosen with
+    ``--constraints NAME``; without it there must be no two."""
+
+
+@hookspec
+def ninfer_protocols() -> Iterable[ProtocolSpec]:  # type: ignore[empty-body]
+    """Dialects of HTTP that ``ninfer-serve`` speaks, all at once; two that claim one path are an
+    error that ``--no-plugin NAME`` settles."""

@@ -229,6 +229,11 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def control_ids(self) -> Mapping[str, int]:
+        """Id of each control token by its text."""
+        ...
+
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """``special``: whether control-token text becomes control tokens."""
         ...
@@ -319,12 +324,37 @@ class ReasoningTokens:
     :ivar forced: what ends a block whose budget is spent; it contains ``closing``.
     :ivar spaces: tokens of white space alone, behind which a block may still be opened. Behind any
         other the answer has begun, and ``opening`` is text.
+    :ivar newlines: those of newlines alone, which belong to a closed block and not to the answer.
     """
 
     opening: int
     closing: int
     forced: tuple[int, ...]
     spaces: frozenset[int] = frozenset()
+    newlines: frozenset[int] = frozenset()
+
+
+@frozen
+class CallSyntax:
+    """How a model writes a call: ``opening``, the name, ``named``, for each argument ``parameter``,
+    its name, ``keyed``, its value and ``valued``, then ``closing``. A string is written as it is,
+    any other value as JSON. Tags that are control tokens are written as such.
+
+    :ivar separator: between one call and the next.
+    :ivar begins: tags that text without a call must not have, because a call may begin with them;
+        ``opening`` begins with the first.
+    :ivar reserved: tags that a string must not have, because its value might end there.
+    """
+
+    opening: str
+    named: str
+    parameter: str
+    keyed: str
+    valued: str
+    closing: str
+    separator: str
+    begins: tuple[str, ...]
+    reserved: tuple[str, ...]
 
 
 class Frontend(Protocol):
@@ -341,6 +371,11 @@ class Frontend(Protocol):
         """None if the model does not reason in blocks."""
         ...
 
+    @property
+    def call_syntax(self) -> CallSyntax | None:
+        """None if the model writes no calls."""
+        ...
+
     def sampling_defaults(self, prompt: PreparedPrompt) -> SamplingParams:
         """What the model's makers recommend for such a prompt."""
         ...
@@ -350,10 +385,97 @@ class Frontend(Protocol):
         options: PromptOptions = PromptOptions(),
     ) -> PreparedPrompt:
         """Render a conversation; raises `RequestError` for malformed messages, and for options that
-        the model does not have."""
+        the model does not have.
+
+        A ``cache_control`` member of a message, a content part or a tool is a client's marker: it
+        changes no prompt, and becomes one of its ``marks``, behind what has it.
+        """
         ...
 
     def parser(self, prompt: PreparedPrompt) -> OutputParser: ...
+
+
+@frozen
+class Grammar:
+    """What an answer's content must be.
+
+    :ivar kind: ``json`` (any JSON object), ``json_schema``, ``regex``, ``choice`` (one of several
+        texts) or ``grammar`` (the constraint engine's own notation).
+    :ivar source: the schema as JSON text, the expression, a JSON array of the texts, the grammar;
+        "" for ``json``.
+    """
+
+    kind: Literal["json", "json_schema", "regex", "choice", "grammar"]
+    source: str = ""
+
+
+@frozen
+class CallRules:
+    """What an answer's tool calls must be.
+
+    :ivar required: whether there must be one.
+    :ivar names: tools that may be called; None for all that are declared, () for none of them.
+    :ivar parallel: whether there may be more than one.
+    :ivar strict: names of tools whose arguments must follow their schema to the letter.
+    """
+
+    required: bool = False
+    names: tuple[str, ...] | None = None
+    parallel: bool = True
+    strict: frozenset[str] = frozenset()
+
+
+class TokenConstraint(Protocol):
+    """Narrows the next token of one request.
+
+    It is told of tokens once they are committed. Drafts are only asked about, and leave no trace;
+    so an answer is the same with and without them. One that raises fails its own request.
+    """
+
+    def mask(self, pending: tuple[int, ...]) -> Tensor | None:
+        """What may follow the committed tokens and ``pending`` ones, all of them allowed.
+
+        :return: bool ``[V]`` in host memory, True for allowed tokens, which the caller only reads;
+            None for all.
+        """
+        ...
+
+    def commit(self, token_ids: Sequence[int]) -> None:
+        """These tokens were generated."""
+        ...
+
+
+NewConstraint = Callable[[frozenset[int]], TokenConstraint]
+"""A constraint at its beginning, from the tokens that end the output; it allows these where the
+output may end."""
+
+
+class ConstraintCompiler(Protocol):
+    """Makes constraints of what requests want."""
+
+    def compile(
+        self, grammar: Grammar | None, calls: CallRules, tools: Sequence[Mapping[str, Any]]
+    ) -> NewConstraint:
+        """A constraint on an answer behind its reasoning: ``grammar`` holds its content, or with
+        none content is free; in its place, or behind free content, there may be calls as the rules
+        say. Called from any thread, and for an equal request again soon.
+
+        :param tools: that may be called, OpenAI's shape; none without a call syntax.
+        :raises RequestError: naming what is malformed, cannot be expressed or takes too long.
+        """
+        ...
+
+
+@frozen(eq=False)
+class ConstraintContext:
+    """What a constraint compiler is made from.
+
+    :ivar vocab_size: ids that masks are of; the tokenizer may know more.
+    """
+
+    tokenizer: Tokenizer
+    vocab_size: int
+    call_syntax: CallSyntax | None
 
 
 class SourceTensor(Protocol):

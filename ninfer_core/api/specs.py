@@ -314,6 +314,29 @@ class CommandSpec:
 
 
 @frozen
+class ConstraintSpec:
+    """A way to hold answers to grammars.
+
+    :ivar compiler: factory ``(ConstraintContext) -> ConstraintCompiler``.
+    """
+
+    name: str = field(validator=_NAME)
+    compiler: LazyRef = field(converter=to_lazy)
+
+
+@frozen
+class ProtocolSpec:
+    """A dialect of HTTP that ``ninfer-serve`` speaks.
+
+    :ivar routes: ``(service) -> Sequence`` of Litestar route handlers, routers or controllers;
+        the service is what docs/serving.md describes.
+    """
+
+    name: str = field(validator=_NAME)
+    routes: LazyRef = field(converter=to_lazy)
+
+
+@frozen
 class StatePlane:
     """One tensor of a paged state: ``shape`` per token, e.g. ``(num_kv_heads, head_dim)``."""
 

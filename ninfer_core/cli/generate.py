@@ -9,28 +9,29 @@ from contextlib import redirect_stdout
 
 from attrs import evolve, fields_dict
 
-from ninfer_core.api import Frontend, PromptOptions, SamplingParams, ToolCall
+from ninfer_core.api import Frontend, Grammar, PromptOptions, SamplingParams, ToolCall
 from ninfer_core.cli.console import Console
 from ninfer_core.cli.exits import INTERRUPTED
+from ninfer_core.cli.grammar import read_grammar
 from ninfer_core.cli.launch import prepare
 from ninfer_core.cli.messages import Objects, read_conversation
 from ninfer_core.cli.report import report
 from ninfer_core.config import LaunchConfig, resolve
 from ninfer_core.engine.client import EngineClient, Generation
 from ninfer_core.engine.load import load_engine
-from ninfer_core.engine.request import Finished, GenerationRequest
+from ninfer_core.engine.request import Finished, GenerationRequest, TextDelta
 
 
 def run(arguments: Namespace) -> int:
     """Load the model, stream the answer, report."""
     start = time.perf_counter()
-    conversation = _conversation(arguments)
+    conversation, grammar = _conversation(arguments), read_grammar(arguments)
     with Console(arguments.log_level) as console:
         with redirect_stdout(sys.stderr):  # a plugin that prints must not spoil the answer
             config, plugins = prepare(arguments, console.progress)
             plan = resolve(_for_one_request(config), plugins)
             loaded = load_engine(plan, console.progress)
-        request = _request(arguments, loaded.frontend, *conversation)
+        request = _request(arguments, loaded.frontend, *conversation, grammar)
         load_s = time.perf_counter() - start
         console.progress(f"reading {len(request.prompt.token_ids)} tokens", 0, 0)
         with EngineClient(loaded.engine) as client:
@@ -58,7 +59,8 @@ def _conversation(arguments: Namespace) -> tuple[Objects, Objects]:
 
 
 def _request(
-    arguments: Namespace, frontend: Frontend, messages: Objects, tools: Objects
+    arguments: Namespace, frontend: Frontend, messages: Objects, tools: Objects,
+    grammar: Grammar | None,
 ) -> GenerationRequest:
     known = fields_dict(SamplingParams)
     given = {name: value for name, value in vars(arguments).items() if name in known}
@@ -70,7 +72,7 @@ def _request(
         prompt=prompt, sampling=evolve(frontend.sampling_defaults(prompt), **given),
         max_tokens=arguments.max_tokens, stop=arguments.stop,
         stop_token_ids=arguments.stop_token_id, raw=arguments.raw_output,
-        thinking_budget=arguments.thinking_budget,
+        thinking_budget=arguments.thinking_budget, grammar=grammar,
     )
 
 
@@ -88,7 +90,7 @@ def _print(generation: Generation, console: Console) -> Finished:
     while not isinstance(event := next(events), Finished):
         if isinstance(event, ToolCall):
             console.call(event)
-        else:
+        elif isinstance(event, TextDelta):
             console.stream(event.channel, event.text)
     console.end_answer()
     return event

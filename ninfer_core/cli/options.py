@@ -93,11 +93,14 @@ def launch(parser: Parser) -> None:
         ("prefill-chunk", int, "N", "prompt tokens a step, a multiple of 64 (default: 512)"),
         ("spec", str, "NAME", "speculator, such as mtp or ngram"),
         ("draft-tokens", int, "N", "most drafts of one round (default: 3); needs --spec"),
+        ("constraints", str, "NAME", "engine of grammars (default: the only one installed)"),
         ("threads", int, "N", "CPU threads (default: the profile's)"),
     ):
         add(f"--{name}", type=kind, metavar=metavar, help=text)
     add("--lm-head-draft", action="store_true", default=SUPPRESS,
         help="draft over the artifact's shortlist of tokens; needs --spec")
+    add("--eager", action="store_true", default=SUPPRESS,
+        help="launch a GPU's decode steps kernel by kernel instead of as captured graphs")
     add("--kernel", dest="kernels", action="append", default=[], type=pair, metavar="OP=NAME",
         help="use this kernel for an op; repeatable")
 
@@ -115,8 +118,20 @@ def request(parser: Parser) -> None:
     add("--stop", action="append", default=[], metavar="TEXT", help="end before it; repeatable")
     add("--stop-token-id", type=ranged(int, 0), action="append", default=[], metavar="ID",
         help="end at this token; repeatable")
+    _grammar(group)
     add("--raw-output", action="store_true", default=False, help="print text as the model wrote it")
     add("--print-token-ids", action="store_true", default=False, help="list the ids on stderr")
+
+
+def _grammar(group: Any) -> None:
+    """What the content must be."""
+    add = group.add_mutually_exclusive_group().add_argument
+    add("--json-object", action="store_true", default=SUPPRESS, help="answer with a JSON object")
+    add("--json-schema-file", type=Path, metavar="FILE", help="answer with JSON of this schema")
+    add("--regex", metavar="TEXT", help="answer with text of this regular expression")
+    add("--choice", action="append", metavar="TEXT", help="answer with this text; repeatable")
+    add("--grammar-file", type=Path, metavar="FILE",
+        help="answer with text of this grammar, in the constraint engine's notation")
 
 
 def reasoning(parser: Parser) -> None:

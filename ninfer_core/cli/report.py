@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator
 
 from ninfer_core.config import EnginePlan
+from ninfer_core.config.capacity import pool_summary
 from ninfer_core.engine.load import LoadedEngine
 from ninfer_core.engine.request import Finished, Usage
+from ninfer_core.state.layout import StateLayout
 
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of a unit of ``ru_maxrss``."""
@@ -33,6 +35,8 @@ def report(
     yield f"start    {load_s:.2f} s to load, then {first:.2f} s to the first token"
     yield (f"memory   {peak / 1e6:.1f} MB resident at most; {ledger}; "
            f"{100 * weights.mapped_bytes // weights.nbytes} % of the weights mapped")
+    layout = StateLayout(plan.states, plan.kv, max_verify_rows=plan.max_verify_rows)
+    yield f"pool     {times.peak_pages} of {pool_summary(layout, plan.num_pages)}"
     yield "choices  " + ", ".join(f"{option} {value}" for option, value, _ in plan.reasons)
     yield "kernels  " + ", ".join(sorted({choice.spec.name for choice in loaded.kernels}))
 

@@ -57,6 +57,15 @@ def snapshot_pages(layout: StateLayout) -> int:
     return image + (layout.bytes_per_token > 0)
 
 
+def pool_summary(layout: StateLayout, num_pages: int) -> str:
+    """The pool in a line, and what a kept state takes of it."""
+    tokens = f" of {PAGE_TOKENS} tokens," if layout.bytes_per_token else ""
+    return (
+        f"{num_pages} pages{tokens} {layout.page_bytes:,} B each; a kept state takes at most "
+        f"{snapshot_pages(layout)} beside full pages, which are shared"
+    )
+
+
 def _default(config: LaunchConfig, layout: StateLayout) -> Pool:
     one = -(-(config.max_context or 0) // PAGE_TOKENS) if layout.bytes_per_token else 1
     num_pages = one * config.max_concurrency

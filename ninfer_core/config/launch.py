@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import cattrs
-from attrs import field, fields_dict, frozen
+from attrs import field, frozen
 from attrs.validators import ge, gt, in_, optional
 
-from ninfer_core.api import ConfigError
-
-Capacity = int | Literal["auto"] | None
+from ninfer_core.config.structure import Capacity, read_toml, structure
 
 
 @frozen
@@ -38,8 +33,10 @@ class LaunchConfig:
     :ivar prefill_chunk: prompt tokens of one step, a multiple of the page (64 tokens).
     :ivar spec: speculator. :ivar draft_tokens: most drafts of one round of it; else 3.
     :ivar lm_head_draft: draft with the artifact's draft head instead of the model's own.
+    :ivar constraints: engine that holds answers to grammars; else the only one there is.
     :ivar kernels: op -> the kernel to use for it.
     :ivar threads: CPU threads; else the profile's.
+    :ivar eager: whether a GPU's decode steps are launched kernel by kernel instead of as graphs.
     """
 
     model: str | None = None
@@ -59,8 +56,10 @@ class LaunchConfig:
     spec: str | None = None
     draft_tokens: int | None = field(default=None, validator=optional(in_(range(1, 16))))
     lm_head_draft: bool = False
+    constraints: str | None = None
     kernels: Mapping[str, str] = field(factory=dict)
     threads: int | None = field(default=None, validator=optional(in_(range(1, 1025))))
+    eager: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.prefill_chunk % 64:
@@ -88,64 +87,10 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> LaunchConfig
 
     :raises ConfigError: naming every option that is unknown, mistyped or out of range.
     """
-    values = {} if path is None else _read(path)
+    values = {} if path is None else read_toml(path)
     for name, value in overrides.items():
         if isinstance(value, Mapping) and isinstance(values.get(name), Mapping):
             values[name] = {**values[name], **value}
         elif value is not None:
             values[name] = value
-    try:
-        return _converter.structure(values, LaunchConfig)
-    except cattrs.BaseValidationError as error:
-        lines = cattrs.transform_error(error, "", format_exception=_explain)
-        raise ConfigError(
-            "a launch option is wrong", where=str(path or ""), why="; ".join(map(_readable, lines))
-        ) from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("cannot read launch options", where=str(path), why=str(error)) from error
-
-
-def _explain(error: BaseException, _: type | None) -> str:
-    if isinstance(error, cattrs.ForbiddenExtraKeysError):
-        return ", ".join(map(_unknown, sorted(error.extra_fields)))
-    return str(error.args[0] if error.args else error)  # attrs adds more than a reader wants
-
-
-def _unknown(name: str) -> str:
-    near: Iterable[str] = difflib.get_close_matches(name, fields_dict(LaunchConfig), 1)
-    return f"unknown option {name!r}" + "".join(f" (did you mean {each!r}?)" for each in near)
-
-
-def _readable(line: str) -> str:
-    text, _, path = line.rpartition(" @ ")
-    return f"{path.removeprefix('.')}: {text}" if path else text
-
-
-def _exact(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"must be {kind.__name__}, not {value!r}")
-    return value
-
-
-def _capacity(value: Any, _: type) -> Any:
-    if value in (None, "auto") or (type(value) is int and value >= 1):
-        return value
-    raise ValueError(f"must be a number of bytes or \"auto\", not {value!r}")
-
-
-def _seconds(value: Any, _: type) -> float:
-    if type(value) not in (int, float):
-        raise TypeError(f"must be a number, not {value!r}")
-    return float(value)
-
-
-_converter = cattrs.Converter(forbid_extra_keys=True)
-_converter.register_structure_hook(Capacity, _capacity)
-_converter.register_structure_hook(float, _seconds)
-for _kind in (bool, int, str):
-    _converter.register_structure_hook(_kind, _exact)
+    return structure(values, LaunchConfig, str(path or ""))

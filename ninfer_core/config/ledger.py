@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from ninfer_core.api import CapacityError
+from ninfer_core.api import CapacityError, HardwareProfile
 from ninfer_core.config.capacity import Pool
 from ninfer_core.config.launch import LaunchConfig
 from ninfer_core.config.model import ModelPlan
@@ -56,17 +56,27 @@ class Ledger:
 
 
 def draw_up(
-    config: LaunchConfig, model: ModelPlan, dtype: str, layout: StateLayout, max_logits: int,
-    pool: Pool,
+    config: LaunchConfig, model: ModelPlan, hardware: HardwareProfile, layout: StateLayout,
+    max_logits: int, pool: Pool,
 ) -> tuple[LedgerLine, ...]:
-    """The lines of a launch."""
+    """The lines of a launch. Host memory for states counts where it is the machine's own."""
     lines = [
         _weights(model), _state(layout, pool.num_pages, config.max_concurrency),
-        _workspace(config.step_tokens, max_logits, model, dtype),
+        _workspace(config.step_tokens, max_logits, model, hardware.compute_dtype),
     ]
+    if config.host_capacity and hardware.device == "cpu":
+        lines.append(host_line(config.host_capacity, layout))
     if pool.reserve_bytes:
         lines.append(LedgerLine("reserve", pool.reserve_bytes, "left to others, because of auto"))
     return tuple(lines)
+
+
+def host_line(capacity: int, layout: StateLayout) -> LedgerLine:
+    """Pages in host memory for states that leave the pool."""
+    num_pages = capacity // layout.page_bytes
+    nbytes = (num_pages + 1) * layout.page_bytes if num_pages else 0
+    pages = f"({num_pages} + 1 padding) pages x {layout.page_bytes:,} B"
+    return LedgerLine("host", nbytes, f"{pages} for states that leave the pool")
 
 
 def _weights(model: ModelPlan) -> LedgerLine:

@@ -20,6 +20,7 @@ from ninfer_core.plugin_host import (
     PluginReport,
     Registered,
     Registry,
+    choose_constraints,
     choose_profile,
     kernels_of,
     require,
@@ -36,6 +37,7 @@ class EnginePlan(ModelPlan):
     :ivar config: the launch options with every choice filled in.
     :ivar hardware: implementation of the chosen profile.
     :ivar kernels: candidates for binding, those of other profiles left out.
+    :ivar constraints: engine of grammars, if there is one.
     :ivar max_verify_rows: tokens of a sequence in one decode step.
     :ivar max_tokens: most tokens of one step. :ivar max_logits: most rows of logits of one.
     :ivar num_pages: usable pages of the pool.
@@ -48,6 +50,7 @@ class EnginePlan(ModelPlan):
     hardware: api.HardwareProfile
     kernels: Mapping[str, Registered[api.KernelSpec]]
     kv: api.KVCodecSpec
+    constraints: Registered[api.ConstraintSpec] | None
     max_verify_rows: int
     max_tokens: int
     max_logits: int
@@ -58,14 +61,14 @@ class EnginePlan(ModelPlan):
 
 def resolve(
     config: LaunchConfig, report: PluginReport, *, absent: bool = False,
-    artifact: Artifact | None = None, max_logits: int | None = None,
+    artifact: Artifact | None = None, max_logits: int = 1,
 ) -> EnginePlan:
     """Open the artifact and choose everything; no weight is read and nothing allocated.
 
     :param config: its ``model`` must be a path, unless ``artifact`` is given.
     :param absent: plan from the figures of the profile's machine, which may be another one;
         whether the plan fits is then said by its ledger only.
-    :param max_logits: rows of logits that a step must have room for; else what decoding takes.
+    :param max_logits: rows of logits that a step must have room for, besides those of decoding.
     :raises NInferError: of the class that fits what cannot be had.
     :raises CapacityError: if the ledger exceeds the budget of this machine.
     """
@@ -80,8 +83,8 @@ def resolve(
     kv: api.KVCodecSpec = codec.spec
     with blame(codec.provenance):
         layout = StateLayout(model.states, kv, max_verify_rows=full.max_verify_rows)
-    most = max_logits or full.max_concurrency * full.max_verify_rows
-    draw = partial(draw_up, full, model, hardware.compute_dtype, layout, most)
+    most = max(max_logits, full.max_concurrency * full.max_verify_rows)
+    draw = partial(draw_up, full, model, hardware, layout, most)
     pool = size_pool(full, layout, budget[0], sum(line.nbytes for line in draw(Pool(0))))
     full = evolve(full, context_capacity=pool.num_pages * layout.page_bytes)
     ledger = Ledger(draw(pool), *budget)
@@ -90,6 +93,7 @@ def resolve(
     return EnginePlan(
         **asdict(model, recurse=False), config=full, registry=report.registry, profile=profile,
         hardware=hardware, kernels=kernels_of(report.registry, profile.provenance), kv=kv,
+        constraints=choose_constraints(report, config.constraints),
         max_verify_rows=full.max_verify_rows, max_tokens=full.step_tokens, max_logits=most,
         num_pages=pool.num_pages, ledger=ledger,
         reasons=tuple(_reasons(config, full, model.pack, profile, pool)),

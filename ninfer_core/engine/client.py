@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Self
 
 from ninfer_core.engine.engine import Engine
-from ninfer_core.engine.request import Event, Finished, GenerationRequest
+from ninfer_core.engine.request import Event, Finished, GenerationRequest, Sink
 
 
 class Generation:
@@ -29,10 +29,14 @@ class Generation:
 
 
 class EngineClient:
-    """Runs an engine's steps on one thread until it is closed; usable from any thread."""
+    """Runs an engine's steps on one thread until it is closed; usable from any thread.
 
-    def __init__(self, engine: Engine) -> None:
+    :param after_step: called on that thread after every step; it must not raise.
+    """
+
+    def __init__(self, engine: Engine, after_step: Callable[[], None] = lambda: None) -> None:
         self._engine, self._wake, self._closing = engine, threading.Event(), False
+        self._after_step = after_step
         self._thread = threading.Thread(target=self._serve, name="ninfer-engine", daemon=True)
         self._thread.start()
 
@@ -41,6 +45,12 @@ class EngineClient:
         generation = Generation(self._engine, request)
         self._wake.set()
         return generation
+
+    def submit_to(self, sink: Sink, request: GenerationRequest) -> int:
+        """Queue a request whose events go to ``sink``, on the engine's thread; its id."""
+        request_id = self._engine.submit(request, sink)
+        self._wake.set()
+        return request_id
 
     def close(self) -> None:
         """Cancel what is left and stop the thread."""
@@ -63,10 +73,19 @@ class EngineClient:
     def _serve(self) -> None:
         try:
             while not self._closing:
-                if not self._engine.step():
+                if not self._step():
                     self._rest()
                     self._wake.clear()
         except Exception as error:
-            self._engine.close(error)
+            self._close_engine(error)
             raise
-        self._engine.close()
+        self._close_engine()
+
+    def _step(self) -> bool:
+        goes_on = self._engine.step()
+        self._after_step()
+        return goes_on
+
+    def _close_engine(self, cause: Exception | None = None) -> None:
+        self._engine.close(cause)
+        self._after_step()

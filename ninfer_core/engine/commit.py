@@ -7,7 +7,7 @@ from itertools import groupby
 from attrs import frozen
 
 from ninfer_core.api import AnswerPart, OutputPart, ToolCall
-from ninfer_core.engine.request import FinishReason, TextDelta
+from ninfer_core.engine.request import FinishReason, Logprobs, TextDelta, TokenLogprob
 from ninfer_core.engine.sequence import Sequence
 
 
@@ -57,8 +57,12 @@ def accept(sequence: Sequence, token_ids: list[int], *, certain: bool) -> None:
         sequence.constraint.commit(token_ids)
 
 
-def publish(sequence: Sequence, parts: list[AnswerPart]) -> None:
-    """Send the text, one delta for each run of a channel, and tool calls between."""
+def publish(
+    sequence: Sequence, parts: list[AnswerPart], logprobs: tuple[TokenLogprob, ...] = ()
+) -> None:
+    """Send logprobs, then the text, one delta for each run of a channel, and tool calls between."""
+    if logprobs:
+        sequence.sink(Logprobs(logprobs))
     for channel, run in groupby(parts, _channel):
         each = [*run]
         if channel is not None:

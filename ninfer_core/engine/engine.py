@@ -11,18 +11,35 @@ from itertools import count
 
 import torch
 
-from ninfer_core.api import CapacityError, Frontend, Model, NInferError, Speculator
+from ninfer_core.api import (
+    CapacityError,
+    ConstraintCompiler,
+    Frontend,
+    Model,
+    NInferError,
+    Progress,
+    QueueTimeoutError,
+    Speculator,
+)
 from ninfer_core.engine.constraints import constrain
 from ninfer_core.engine.execution import Execution, ModelError, settle
+from ninfer_core.engine.holdings import Holdings, RequestHolding
 from ninfer_core.engine.intake import Intake
-from ninfer_core.engine.request import Finished, FinishReason, GenerationRequest, Sink
+from ninfer_core.engine.request import (
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Sink,
+    Started,
+)
 from ninfer_core.engine.residence import Residence
 from ninfer_core.engine.scheduler import Limits, Record, StepPlan, plan, wanted_pages
 from ninfer_core.engine.sequence import Sequence
+from ninfer_core.engine.status import EngineStatus
 from ninfer_core.engine.trace import Decision, Trace
 from ninfer_core.sampling.rows import TokenHistory, penalises
 from ninfer_core.speculation.counts import DraftCounts
-from ninfer_core.state.prefix_cache import PrefixCache
+from ninfer_core.state.prefix_cache import CacheStatistics, PrefixCache
 from ninfer_core.state.store import StateStore
 
 _log = logging.getLogger(__name__)
@@ -35,6 +52,7 @@ class Engine:
     :param model: built on ``store``, for steps of a prefill chunk and of all decode rows.
     :param cache: on ``store``, of states that later requests go on from; None keeps none.
     :param speculator: drafts tokens; None decodes one token a step.
+    :param compiler: of the grammars of requests; without it they are refused.
     :param vocab_size: ids that the model knows, if the tokenizer may have more.
     :param trace: gets the decisions of the scheduler.
     :ivar num_pauses: how often a request gave way to others.
@@ -43,6 +61,7 @@ class Engine:
     def __init__(
         self, model: Model, frontend: Frontend, store: StateStore, limits: Limits, *,
         cache: PrefixCache | None = None, speculator: Speculator | None = None,
+        compiler: ConstraintCompiler | None = None,
         vocab_size: int | None = None, device: torch.device | str = "cpu",
         clock: Callable[[], float] = time.monotonic, trace: Trace | None = None,
     ) -> None:
@@ -51,7 +70,8 @@ class Engine:
         self._vocab_size = known if vocab_size is None else min(known, vocab_size)
         self._device, self.cache, self.trace = device, cache, trace or Trace()
         self._intake = Intake(
-            frontend, store, limits, self._vocab_size, reuses=cache is not None
+            frontend, store, limits, self._vocab_size, reuses=cache is not None,
+            compiler=compiler,
         )
         self._residence = Residence(
             store, cache, frontend.tokenizer, drafts=speculator is not None
@@ -70,6 +90,11 @@ class Engine:
     def drafts(self) -> DraftCounts:
         """Rounds of all requests so far."""
         return self._execution.drafts
+
+    def capture(self, progress: Progress | None = None) -> None:
+        """Decode by captured graphs from now on; before the first request, on a GPU, and only if
+        all kernels of the model may be in one."""
+        self._execution.capture(progress)
 
     def submit(self, request: GenerationRequest, sink: Sink) -> int:
         """Queue a request and return its id; ``sink`` gets its events on the engine's thread.
@@ -128,6 +153,36 @@ class Engine:
         if sequence is not None and sequence.state is not None:
             self._pause(sequence)
 
+    def status(self) -> EngineStatus:
+        """How it is doing; from any thread."""
+        with self._lock:
+            sequences = list(self._sequences.values())
+        states = [(each, each.state) for each in sequences]  # read once: the engine goes on
+        running = [(each, state) for each, state in states if state is not None]
+        paused = sum(state is None and each.admitted_at is not None for each, state in states)
+        pool, cache = self._store.pool, self.cache
+        host = cache.host if cache else None
+        return EngineStatus(
+            cycle=self._cycle, running=len(running), paused=paused,
+            reading=sum(each.frontier < each.end for each, _ in running),
+            replaying=sum(each.frontier < each.reached for each, _ in running),
+            waiting=len(sequences) - len(running) - paused,
+            page_bytes=self._store.page_bytes, num_pages=pool.num_pages, free_pages=pool.num_free,
+            sequence_pages=sum(len(state.pages) for _, state in running),
+            host_pages=host.pool.num_pages if host else 0,
+            free_host_pages=host.num_free if host else 0, pauses=self.num_pauses,
+            tokens=self._execution.tokens, drafts=self.drafts,
+            cache=cache.statistics if cache else CacheStatistics(),
+        )
+
+    def holdings(self) -> Holdings:
+        """Who holds which memory."""
+        with self._lock:
+            sequences = list(self._sequences.values())
+        requests = tuple(map(RequestHolding.of, sequences))
+        kept = self.cache.conversations() if self.cache else ()
+        return Holdings(self._store.page_bytes, requests, kept)
+
     def persist(self) -> bool:
         """Write a restore point to disk, if there is a tier for it and a point worth it; return
         whether one was. For moments without requests."""
@@ -151,7 +206,7 @@ class Engine:
         if self.cache is None:
             return self._store.audit()
         self.cache.audit()
-        if any(point.held for point in self.cache.contents()):
+        if any(point.holds or point.awaits for point in self.cache.points):
             raise NInferError("a restore point is held for nobody")
 
     def _present(
@@ -170,7 +225,7 @@ class Engine:
             settle(sequence, [], reason="deadline")
         elif longest is not None and sequence.admitted_at is None and waited >= longest:
             why = f"{waited:.1f} s in the queue, and {longest:.1f} s are allowed"
-            cause = CapacityError("the request waited too long", why=why, fix="try again later")
+            cause = QueueTimeoutError("the request waited too long", why=why, fix="try again later")
             settle(sequence, [], reason="deadline", cause=cause)
         self._finish_ended([sequence])
 
@@ -234,12 +289,15 @@ class Engine:
         if sequence.admitted_at is not None:
             return
         sequence.admitted_at = self._clock()
+        self._execution.tokens.prompt += sequence.num_prompt
+        self._execution.tokens.reused += sequence.reuse.num_tokens
+        sequence.tell(Started(sequence.reuse, sequence.admitted_at - sequence.submitted_at))
         if penalises(request.sampling):
             prompt = request.prompt.token_ids
             sequence.history = TokenHistory(self._vocab_size, prompt, self._device)
         sequence.constraint = constrain(
-            request, self._frontend.reasoning_tokens, sequence.end_ids, self._vocab_size,
-            self._device,
+            request, sequence.content, self._frontend.reasoning_tokens, sequence.end_ids,
+            self._vocab_size,
         )
 
     def _pause(self, sequence: Sequence) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from ninfer_core.api import Model, NInferError, RequestError, Speculator
+from ninfer_core.api import Model, NInferError, Progress, RequestError, Speculator
 from ninfer_core.engine import commit
-from ninfer_core.engine.request import FinishReason
+from ninfer_core.engine.request import FinishReason, Reading, TokenLogprob
 from ninfer_core.engine.residence import Residence
 from ninfer_core.engine.runner import Runner
 from ninfer_core.engine.scheduler import Limits
+from ninfer_core.engine.scoring import score_output, score_prompt
 from ninfer_core.engine.sequence import Sequence as Request
+from ninfer_core.engine.status import TokenCounts
 from ninfer_core.sampling.rows import SampleRow
 from ninfer_core.sampling.sampler import INVALID
 from ninfer_core.sampling.verify import Drafted, Verdict
@@ -30,7 +33,7 @@ class Execution:
     ends with a step has an ending then; its state is still there, as it is after the step.
 
     :param clock: of the time of first tokens.
-    :ivar drafts: rounds of all requests so far. :ivar width: most tokens of a decode row.
+    :ivar drafts, tokens: of all requests so far. :ivar width: most tokens of a decode row.
     """
 
     def __init__(
@@ -39,9 +42,14 @@ class Execution:
         clock: Callable[[], float],
     ) -> None:
         self.speculation = Speculation(speculator, vocab_size)
-        self.width, self.drafts = self.speculation.width, DraftCounts()
+        self.width = self.speculation.width
+        self.drafts, self.tokens = DraftCounts(), TokenCounts()
         self._runner = Runner(model, limits, self.width, vocab_size, device)
         self._residence, self._clock = residence, clock
+
+    def capture(self, progress: Progress | None) -> None:
+        """See `Runner.capture`."""
+        self._runner.capture(progress)
 
     def decode(self, sequences: Sequence[Request]) -> None:
         """A step, with drafts, of all of them."""
@@ -51,10 +59,11 @@ class Execution:
                           certain=not drafted.drafts)
             for each, drafted in zip(sequences, drafts, strict=True)
         ]
-        verdicts = self.speculation.verify(self._runner.decode(rows), drafts)
+        logits = self._runner.decode(rows)
+        verdicts = self.speculation.verify(logits, drafts)
         for sequence, drafted, verdict in zip(sequences, drafts, verdicts, strict=True):
             self._count(sequence, len(drafted.drafts), verdict.accepted)
-            self._settle(sequence, drafted, verdict)
+        self._settle(sequences, drafts, verdicts, logits)
         if self.speculation.is_on:
             self._advance(sequences, rows)
 
@@ -62,25 +71,41 @@ class Execution:
         """Read to ``end``; at the end of a prompt, draw the first token. What is read again after a
         pause is followed by a token already.
 
-        :raises ModelError: if logits at a restore point are not finite.
+        :raises ModelError: if logits at a restore point, or that are asked for, are not finite.
         """
-        begin = sequence.frontier
-        logits = self._runner.prefill(sequence.step_row(sequence.tokens[begin:end], 1))
+        begin, first = sequence.frontier, sequence.first_unscored(end)
+        wanted = 1 if first is None else end - first
+        logits = self._runner.prefill(sequence.step_row(sequence.tokens[begin:end], wanted))
         assert sequence.state is not None
-        sequence.state.replay, sequence.last_cycle = 0, cycle
+        sequence.state.replay, sequence.last_cycle, known = 0, cycle, sequence.reached
         sequence.move_to(end)
+        self.tokens.read += (new := max(0, end - known))
+        self.tokens.replayed += end - begin - new
+        if known < sequence.num_prompt and end > known:
+            sequence.tell(Reading(min(end, sequence.num_prompt)))
         kind = sequence.pass_places()
-        if kind and not logits.isfinite().all():
+        if (kind or first is not None) and not logits.isfinite().all():
             raise _not_finite()
-        if end == len(sequence.tokens):
-            plain = Drafted.cut(sequence.sample_row)
-            [verdict] = self.speculation.verify(logits, [plain])
-            sequence.first_token_at = self._clock()
-            self._settle(sequence, plain, verdict)
-        if self.speculation.is_on and not sequence.has_failed:
+        if first is not None:
+            sequence.tell(score_prompt(sequence, logits, first))
+            sequence.num_scored = min(end + 1, sequence.num_prompt)
+        if end == len(sequence.tokens) and sequence.ending is None:
+            self._begin_output(sequence, logits[-1:])
+        if sequence.has_failed:
+            return
+        if self.speculation.is_on:
             self.speculation.advance([sequence.advance(begin, 0, drafted=0, accepted=0)])
         if kind:
             self._residence.keep(sequence, kind)
+
+    def _begin_output(self, sequence: Request, logits: Tensor) -> None:
+        """Draw the first token after a prompt, if any is wanted."""
+        if sequence.request.max_tokens == 0:
+            return settle(sequence, [], reason="output-limit")
+        plain = Drafted.cut(sequence.sample_row)
+        verdicts = self.speculation.verify(logits, [plain])
+        sequence.first_token_at = self._clock()
+        self._settle([sequence], [plain], verdicts, logits)
 
     def _propose(self, sequences: Sequence[Request]) -> list[Drafted]:
         if not self.speculation.is_on:
@@ -107,20 +132,27 @@ class Execution:
             first_row += len(row.token_ids)
         self.speculation.advance(steps)
 
-    def _settle(self, sequence: Request, drafted: Drafted, verdict: Verdict) -> None:
+    def _settle(
+        self, sequences: Sequence[Request], drafts: Sequence[Drafted],
+        verdicts: Sequence[Verdict], logits: Tensor,
+    ) -> None:
         """Commit what was accepted, also where nothing can follow it: a plain run would have come
         as far."""
-        candidates, is_stuck = [*drafted.drafts[: verdict.accepted]], verdict.token == INVALID
-        if not is_stuck:
-            candidates.append(verdict.token)
-        settle(sequence, candidates, certain=not drafted.drafts)
-        if is_stuck and sequence.ending is None:
-            sequence.ending = "error", _fault_of(drafted.rows[verdict.accepted])
+        candidates = [_tokens_of(*pair) for pair in zip(drafts, verdicts, strict=True)]
+        scores = score_output(sequences, logits, [len(d.rows) for d in drafts], candidates)
+        settled = zip(sequences, drafts, verdicts, candidates, scores, strict=True)
+        for sequence, drafted, verdict, tokens, logprobs in settled:
+            self.tokens.output -= sequence.num_output
+            settle(sequence, tokens, certain=not drafted.drafts, logprobs=logprobs)
+            self.tokens.output += sequence.num_output
+            if verdict.token == INVALID and sequence.ending is None:
+                sequence.ending = "error", _fault_of(drafted.rows[verdict.accepted])
 
 
 def settle(
     sequence: Request, candidates: list[int], *, certain: bool = True,
     reason: FinishReason | None = None, cause: Exception | None = None,
+    logprobs: tuple[TokenLogprob, ...] = (),
 ) -> None:
     """Keep and publish tokens; the sequence has an ending then, if it ends with them.
 
@@ -130,11 +162,17 @@ def settle(
         kept = commit.preview(sequence, candidates, reason)
         if kept.token_ids:
             commit.accept(sequence, kept.token_ids, certain=certain)
-        commit.publish(sequence, kept.parts)
+        commit.publish(sequence, kept.parts, logprobs[: len(kept.token_ids)])
         if kept.reason is not None:
             sequence.ending = kept.reason, cause
     except Exception as error:  # a parser or a sink at fault fails its own request only
         sequence.ending = "error", error
+
+
+def _tokens_of(drafted: Drafted, verdict: Verdict) -> list[int]:
+    """What was accepted."""
+    last = [] if verdict.token == INVALID else [verdict.token]
+    return [*drafted.drafts[: verdict.accepted], *last]
 
 
 def _fault_of(row: SampleRow) -> Exception:

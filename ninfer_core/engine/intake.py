@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from ninfer_core.api import Frontend, RequestError
-from ninfer_core.engine.constraints import check_constraints
+from ninfer_core.api import (
+    ConstraintCompiler,
+    ContextLengthError,
+    Frontend,
+    PreparedPrompt,
+    RequestError,
+)
+from ninfer_core.engine.constraints import check_constraints, compile_content
 from ninfer_core.engine.output import TextOutput
 from ninfer_core.engine.request import GenerationRequest, Sink
 from ninfer_core.engine.residence import places_of
 from ninfer_core.engine.scheduler import Limits, num_pages
 from ninfer_core.engine.sequence import Sequence
+from ninfer_core.state.disk_tier import is_scope
 from ninfer_core.state.store import StateStore
 from ninfer_core.text.parsers import PlainParser
 
@@ -18,33 +25,37 @@ class Intake:
 
     :param vocab_size: ids that model and tokenizer know.
     :param reuses: whether states are kept for later requests.
+    :param compiler: of grammars, if there is one.
     """
 
     def __init__(
         self, frontend: Frontend, store: StateStore, limits: Limits, vocab_size: int, *,
-        reuses: bool,
+        reuses: bool, compiler: ConstraintCompiler | None = None,
     ) -> None:
         self._frontend, self._limits, self._vocab_size = frontend, limits, vocab_size
         self._pages = store.pool.num_pages if store.bytes_per_token else None
-        self._reuses = reuses
+        self._reuses, self._compiler = reuses, compiler
 
     def accept(
         self, number: int, request: GenerationRequest, sink: Sink, *, cycle: int, now: float
     ) -> Sequence:
         """The sequence of a request; raises `RequestError` if it can never be served."""
         frontend, prompt = self._frontend, request.prompt
-        check_constraints(request, frontend.reasoning_tokens)
+        check_constraints(request, frontend)
         parser = PlainParser() if request.raw else frontend.parser(prompt)
         eos = frozenset[int]() if request.ignore_eos else frontend.eos_token_ids
+        end_ids, limit = eos | request.stop_token_ids, self._limit(request)
         sequence = Sequence(
             id=number, request=request, sink=sink,
             output=TextOutput(
                 frontend.tokenizer.token_bytes, parser, request.stop, request.min_tokens
             ),
-            end_ids=eos | request.stop_token_ids, limit=self._limit(request),
+            end_ids=end_ids, limit=limit,
+            content=compile_content(request, frontend, self._compiler, end_ids),
             tokens=list(prompt.token_ids), last_cycle=cycle, submitted_at=now,
         )
         if self._reuses and request.use_cache:
+            _require_scope(prompt)
             anchor = self._limits.anchor_tokens
             sequence.places = places_of(
                 sequence.num_prompt, prompt.num_stable, prompt.marks, anchor
@@ -59,7 +70,8 @@ class Intake:
             raise RequestError("the prompt has token ids that do not exist")
         if len(ids) >= most:
             why = f"{len(ids)} tokens and an output do not go into a sequence of {most}"
-            raise RequestError("the prompt is too long", why=why, fix="raise --max-context")
+            raise ContextLengthError(
+                "the prompt is too long", why=why, fix="raise --max-context")
         limit = min(len(ids) + request.max_tokens, most)
         if self._pages is not None and num_pages(limit) > self._pages:
             why = f"its {limit} tokens may take {num_pages(limit)} pages and there are "
@@ -68,3 +80,11 @@ class Intake:
                 fix="lower its max_tokens, or raise --context-capacity",
             )
         return limit
+
+
+def _require_scope(prompt: PreparedPrompt) -> None:
+    if not is_scope(prompt.scope):
+        raise RequestError(
+            "states of the prompt cannot be told from others", where="scope",
+            why=f"it is {prompt.scope!r}", fix="make it of strings, bytes, integers and tuples",
+        )

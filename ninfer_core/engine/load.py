@@ -8,6 +8,8 @@ from pathlib import Path
 from attrs import frozen
 
 from ninfer_core.api import (
+    ConstraintCompiler,
+    ConstraintContext,
     Frontend,
     Model,
     PluginError,
@@ -90,16 +92,24 @@ def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEng
     assert config.max_context is not None
     limits = Limits(
         config.max_context, config.max_concurrency, config.max_queue, config.prefill_chunk,
-        config.queue_timeout_s,
+        config.queue_timeout_s, max_logits=plan.max_logits,
     )
     engine = Engine(
         loaded.model, loaded.frontend, loaded.store, limits, vocab_size=loaded.vocab_size,
         device=plan.hardware.device, cache=_cache(plan, loaded.store),
         speculator=_speculator(plan, limits, loaded.model, loaded.vocab_size),
+        compiler=_compiler(plan, loaded),
     )
+    if _wants_graphs(plan, loaded):
+        engine.capture(progress)
     return LoadedEngine(
         engine, loaded.frontend, loaded.model, loaded.report, loaded.kernels
     )
+
+
+def _wants_graphs(plan: EnginePlan, loaded: LoadedModel) -> bool:
+    is_safe = all(choice.spec.graph_safe for choice in loaded.kernels)
+    return plan.hardware.device == "cuda" and is_safe and not plan.config.eager
 
 
 def _weights(plan: EnginePlan, progress: Progress | None) -> WeightStore:
@@ -132,6 +142,19 @@ def _identity(plan: EnginePlan) -> bytes:
         *(item for name in sorted(resources) for item in (name.encode(), resources[name])),
     )
     return b"".join(sha256(part).digest() for part in parts)
+
+
+def _compiler(plan: EnginePlan, loaded: LoadedModel) -> ConstraintCompiler | None:
+    if plan.constraints is None:
+        return None
+    frontend = loaded.frontend
+    context = ConstraintContext(
+        tokenizer=frontend.tokenizer, vocab_size=loaded.vocab_size,
+        call_syntax=frontend.call_syntax,
+    )
+    with blame(plan.constraints.provenance):
+        made: ConstraintCompiler = plan.constraints.spec.compiler.load()(context)
+    return made
 
 
 def _speculator(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
-from weakref import WeakKeyDictionary
+from contextlib import ExitStack, contextmanager
 
+import numpy as np
 from attrs import evolve, frozen
+from numpy.typing import NDArray
 
 from ninfer_core.api import NInferError, Tokenizer
 from ninfer_core.engine.request import Reuse
@@ -29,14 +30,14 @@ _log = logging.getLogger(__name__)
 class Prospect:
     """Where a waiting request could go on from.
 
-    :ivar points: the deepest first. :ivar shared_pages: that the first of them saves.
-    :ivar version: state of the cache at which this was true.
+    :ivar tokens: that were looked up. :ivar points: the deepest first.
+    :ivar version: of the cache at which this was true.
     """
 
+    tokens: NDArray[np.int32]
     match: Match
     points: tuple[RestorePoint, ...]
-    shared_pages: int
-    version: tuple[int, ...]
+    version: int
 
 
 class Residence:
@@ -45,8 +46,7 @@ class Residence:
     :param cache: of restore points on the store; None reuses nothing.
     :param drafts: whether a predictor may keep state beside the model's. What it has read of a
         position depends on the token after it as well; then a point is of use only where the same
-        token follows as when it was taken. (Of points from files that is not known. There, one row
-        of the predictor may be of another token, which can cost a draft, but changes no answer.)
+        token follows as when it was taken.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Residence:
     ) -> None:
         self._store, self.cache, self._tokenizer, self._drafts = store, cache, tokenizer, drafts
         self._prospects: dict[int, Prospect] = {}
-        self._followers: WeakKeyDictionary[RestorePoint, int] = WeakKeyDictionary()
+        self._awaited: dict[int, RestorePoint] = {}  # by paused requests
 
     @property
     def free_pages(self) -> int:
@@ -65,7 +65,12 @@ class Residence:
     def shared_pages(self, sequence: Sequence) -> int:
         """Pages that a waiting request would have at once."""
         found = self._prospect(sequence)
-        return found.shared_pages if found else 0
+        if not (self.cache and found and found.points and self._store.bytes_per_token):
+            return 0
+        copy = found.points[0].copies[self.cache.source(found.points[0])]
+        if not isinstance(copy, Snapshot):
+            return 0
+        return num_pages(copy.num_tokens) - self._store.num_pages_to_restore(copy)
 
     def make_room(self, pages: int) -> None:
         """Let the cache give up points until so many pages are free, if it has them."""
@@ -78,13 +83,12 @@ class Residence:
         up in vain; return whether the pages are free."""
         cache, found = self.cache, self._prospect(sequence)
         if cache and self.free_pages < pages:
-            next_points = found.points[:1] if found else ()
-            for point in next_points:
-                cache.hold(point)
-            if self.free_pages + cache.num_reclaimable >= pages:
-                self.make_room(pages)
-            for point in next_points:
-                cache.release(point)
+            with self._sparing_requests(), ExitStack() as after:
+                for point in found.points[:1] if found else ():
+                    cache.hold(point)
+                    after.callback(cache.release, point)
+                if self.free_pages + cache.num_reclaimable >= pages:
+                    cache.reclaim(pages)
         return self.free_pages >= pages
 
     def enter(self, sequence: Sequence) -> None:
@@ -98,37 +102,43 @@ class Residence:
             sequence.state = self._store.open()
         if sequence.admitted_at is None:
             sequence.reuse = self._explain(sequence, prospect, point, tier)
+            _want_branch(sequence, prospect)
         lost = max(0, sequence.reached - sequence.state.num_tokens)
         replayed = sequence.reuse.replayed_tokens + lost
         sequence.reuse = evolve(sequence.reuse, replayed_tokens=replayed)
         sequence.entered_at = sequence.state.num_tokens
         sequence.move_to(sequence.entered_at)
         sequence.pass_places()
-        self._prospects.pop(sequence.id, None)
+        self._forget(sequence)
 
-    def keep(self, sequence: Sequence, kind: Kind) -> None:
+    def keep(self, sequence: Sequence, kind: Kind) -> RestorePoint | None:
         """Leave the state where it stands for others, if there is room."""
         if not self._takes_part(sequence) or not sequence.frontier:
-            return
+            return None
         assert self.cache and sequence.state is not None
-        at = sequence.frontier
         scope, point = sequence.request.prompt.scope, None
         with self._sparing_requests():
-            point = self.cache.capture(sequence.state, sequence.tokens, at, scope, kind)
+            point = self.cache.capture(
+                sequence.state, sequence.tokens, sequence.frontier, scope, kind
+            )
         if point is not None:
-            self._followers.setdefault(point, sequence.tokens[at])
             sequence.points.append(point)
+        return point
 
     def pause(self, sequence: Sequence) -> None:
         """Take the state of a request that is to go on later: from what is left of it in the cache
-        then, and else from its tokens."""
-        self.keep(sequence, "turn" if sequence.num_output else "prompt")
+        then, which goes after what is worth as much and awaited by nobody, and else from its
+        tokens."""
+        point = self.keep(sequence, "turn" if sequence.num_output else "prompt")
         self.leave(sequence)
+        if point is not None:
+            point.awaits += 1
+            self._awaited[sequence.id] = point
         sequence.reuse = evolve(sequence.reuse, num_pauses=sequence.reuse.num_pauses + 1)
 
     def leave(self, sequence: Sequence) -> None:
         """Take the state of a request, if it has one."""
-        self._prospects.pop(sequence.id, None)
+        self._forget(sequence)
         if sequence.state is not None:
             self._store.close(sequence.state)
             sequence.state, sequence.frontier = None, 0
@@ -140,6 +150,12 @@ class Residence:
             if self.cache:
                 self.cache.discard(point)
         sequence.points.clear()
+
+    def _forget(self, sequence: Sequence) -> None:
+        """A request waits no longer."""
+        self._prospects.pop(sequence.id, None)
+        if point := self._awaited.pop(sequence.id, None):
+            point.awaits -= 1
 
     @contextmanager
     def _sparing_requests(self) -> Iterator[None]:
@@ -159,45 +175,39 @@ class Residence:
         if not self._takes_part(sequence):
             return None
         assert self.cache
-        counts = self.cache.statistics
-        version = (counts.captured, counts.evicted, counts.demoted, counts.damaged)
-        found = self._prospects.get(sequence.id)
+        found, version = self._prospects.get(sequence.id), self.cache.version
         if found is None or found.version != version:
-            match = Match(None, 0, 0)
+            tokens, match = found.tokens if found else sequence.token_array(), Match(None, 0, 0)
             with self._sparing_requests():
-                match = self.cache.match(sequence.token_array(), sequence.request.prompt.scope)
+                match = self.cache.match(tokens, sequence.request.prompt.scope)
             points = tuple(self._usable(match.point, sequence)) if match.point else ()
-            shared = self._shared_pages(points[0]) if points else 0
-            found = self._prospects[sequence.id] = Prospect(match, points, shared, version)
+            found = self._prospects[sequence.id] = Prospect(tokens, match, points, version)
         return found
 
     def _usable(self, point: RestorePoint, sequence: Sequence) -> Iterator[RestorePoint]:
+        assert self.cache
         for each in (point, *point.node.ancestors()):
-            follower = sequence.tokens[each.num_tokens]
-            if not self._drafts or self._followers.get(each, follower) == follower:
+            if each.num_tokens > sequence.most_reused:
+                continue
+            follower = each.copies[self.cache.source(each)].next_token
+            if not self._drafts or follower in (None, sequence.tokens[each.num_tokens]):
                 yield each
-
-    def _shared_pages(self, point: RestorePoint) -> int:
-        snapshots = [copy for copy in point.copies.values() if isinstance(copy, Snapshot)]
-        if not snapshots or not self._store.bytes_per_token:
-            return 0
-        missing = min(map(self._store.num_pages_to_restore, snapshots))
-        return num_pages(point.num_tokens) - missing
 
     def _restore(
         self, sequence: Sequence, points: tuple[RestorePoint, ...]
     ) -> tuple[RestorePoint | None, str]:
         for point in points:
             assert self.cache
-            tiers = {tier.name for tier in point.copies}
+            tier = ""
             with self._sparing_requests():
                 try:
+                    tier = self.cache.source(point).name
                     sequence.state = self.cache.restore(point)
                 except NInferError as error:  # it is gone or damaged, or there is no room for it
                     _log.info("request %d goes on from further back: %s", sequence.id, error)
             if sequence.state is not None:
                 sequence.points.append(point)
-                return point, next(each for each in ("device", "host", "disk") if each in tiers)
+                return point, tier
         return None, ""
 
     def _explain(
@@ -215,6 +225,16 @@ class Residence:
 
     def _text(self, tokens: list[int]) -> str:
         return b"".join(map(self._tokenizer.token_bytes, tokens)).decode(errors="replace")
+
+
+def _want_branch(sequence: Sequence, prospect: Prospect | None) -> None:
+    """Want a point where a prompt parts from all that is known: what two begin with, a third may
+    begin with as well (tools before a nonce, a system prompt before an edited message)."""
+    place = _on_grid(prospect.match.diverged_at) if prospect else 0
+    taken = [at for at, _ in sequence.places]
+    assert sequence.state is not None
+    if sequence.state.num_tokens < place < sequence.num_prompt and place not in taken:
+        sequence.places = sorted([*sequence.places, (place, "branch")])
 
 
 def places_of(

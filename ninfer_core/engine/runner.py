@@ -1,4 +1,4 @@
-"""Running a model's steps, eagerly."""
+"""Running a model's steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ninfer_core.api import Model
+from ninfer_core.api import Model, Progress
+from ninfer_core.engine.graphs import CapturedForward, Forward
 from ninfer_core.engine.scheduler import Limits
 from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.step import PAGE_TOKENS
@@ -27,15 +28,30 @@ class Runner:
         pages, tokens = -(-limits.max_context // PAGE_TOKENS), limits.max_sequences * width
         builder = partial(BatchBuilder, max_pages=pages, device=device)
         self._model, self._vocab_size = model, vocab_size
+        self._rows, self._width = limits.max_sequences, width
         self._decode = builder(
             max_rows=limits.max_sequences, max_tokens=tokens, max_logits=tokens
         )
-        self._prefill = builder(max_rows=1, max_tokens=limits.prefill_chunk, max_logits=1)
+        self._prefill = builder(
+            max_rows=1, max_tokens=limits.prefill_chunk, max_logits=limits.max_logits
+        )
+        self._forward: Forward = model.forward
+
+    @torch.inference_mode()
+    def capture(self, progress: Progress | None = None) -> None:
+        """Decode by captured graphs from now on: one for each number of rows, with and without
+        drafts. They are captured over padding, which no sequence owns."""
+        self._forward = captured = CapturedForward(self._model.forward)
+        sizes = [(n, w) for n in range(1, self._rows + 1) for w in sorted({1, self._width})]
+        for done, (num_rows, width) in enumerate(reversed(sizes), 1):
+            captured.capture(self._decode.pad(num_rows, width))
+            if progress:
+                progress("graphs", done, len(sizes))
 
     def decode(self, rows: list[Row]) -> Tensor:
         """fp32 logits ``[sum of num_logits, V]``, valid until the next step."""
-        return self._model.forward(self._decode.fill(rows))[:, : self._vocab_size]
+        return self._forward(self._decode.fill(rows))[:, : self._vocab_size]
 
     def prefill(self, row: Row) -> Tensor:
-        """fp32 logits ``[1, V]`` of the chunk's last token, valid until the next step."""
+        """fp32 logits ``[num_logits, V]`` of the chunk's last tokens, valid until the next step."""
         return self._model.forward(self._prefill.fill([row]))[:, : self._vocab_size]

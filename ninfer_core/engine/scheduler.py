@@ -19,6 +19,7 @@ class Limits:
     :ivar prefill_chunk: prompt tokens of one step, a multiple of the page size.
     :ivar queue_timeout_s: longest wait of a request for its first step; None: as long as it takes.
     :ivar anchor_tokens: distance of the restore points in a long prompt, a multiple of the page.
+    :ivar max_logits: prompt tokens of a step whose logits are all wanted.
     """
 
     max_context: int = field(validator=ge(1))
@@ -27,6 +28,7 @@ class Limits:
     prefill_chunk: int = field(default=512, validator=ge(PAGE_TOKENS))
     queue_timeout_s: float | None = field(default=None, validator=optional(gt(0)))
     anchor_tokens: int = field(default=4096, validator=ge(PAGE_TOKENS))
+    max_logits: int = field(default=1, validator=ge(1))
 
     @prefill_chunk.validator
     @anchor_tokens.validator
@@ -49,6 +51,7 @@ class Record:
     :ivar pages: that it has, or if it waits, that it will share.
     :ivar turn: cycle of its submission or of its last chunk.
     :ivar passed: how often a younger one was admitted while this one had to wait for pages.
+    :ivar scores: whether it wants logits of all that it reads.
     """
 
     ticket: int
@@ -60,6 +63,7 @@ class Record:
     pages: int
     turn: int
     passed: int = 0
+    scores: bool = False
 
     @property
     def reads(self) -> bool:
@@ -77,9 +81,13 @@ class Record:
 
     def chunk_end(self, limits: Limits, free_pages: int) -> int:
         """Where a chunk ends that takes no more than the free pages. Chunks end on the grid of
-        pages, so that the same prompt is always cut alike behind a restore point."""
-        grid = (self.begin + limits.prefill_chunk) // PAGE_TOKENS * PAGE_TOKENS
-        return min(self.end, self.split, grid, (self.pages + free_pages) * PAGE_TOKENS)
+        pages, so that the same prompt is always cut alike behind a restore point; but those of
+        which fewer logits fit."""
+        most = min(limits.prefill_chunk, limits.max_logits if self.scores else 1 << 40)
+        longest = self.begin + most
+        if most >= PAGE_TOKENS:
+            longest = longest // PAGE_TOKENS * PAGE_TOKENS
+        return min(self.end, self.split, longest, (self.pages + free_pages) * PAGE_TOKENS)
 
 
 @frozen

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 from attrs import Factory, define
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ninfer_core.api import Advance, DraftRequest
+from ninfer_core.api import Advance, DraftRequest, NewConstraint, TokenConstraint
 from ninfer_core.engine.output import TextOutput
 from ninfer_core.engine.request import (
+    Event,
     FinishReason,
     GenerationRequest,
     Reuse,
@@ -20,8 +20,7 @@ from ninfer_core.engine.request import (
     Usage,
 )
 from ninfer_core.engine.scheduler import Record
-from ninfer_core.sampling.constraint import TokenConstraint
-from ninfer_core.sampling.rows import SampleRow, TokenHistory
+from ninfer_core.sampling.rows import LateMask, SampleRow, TokenHistory
 from ninfer_core.speculation.counts import DraftCounts
 from ninfer_core.state.batch import Row
 from ninfer_core.state.restore_point import Kind, RestorePoint
@@ -32,7 +31,7 @@ from ninfer_core.state.store import SequenceState
 class Sequence:
     """What one request owns. Only the engine's thread changes it, but for ``cancelled``.
 
-    :ivar limit: most tokens, prompt included.
+    :ivar limit: most tokens, prompt included. :ivar content: makes what its answer is held to.
     :ivar tokens: prompt and committed output.
     :ivar last_cycle: cycle of submission or of the last prefill chunk.
     :ivar places: where the next chunks must end, because a restore point is wanted there, in order.
@@ -44,6 +43,7 @@ class Sequence:
     :ivar passed: how often a younger request was admitted while this one waited for pages.
     :ivar entered_at: frontier of its last admission. :ivar reached: the largest it ever had.
     :ivar points: that its state came from, or left.
+    :ivar num_scored: tokens of the prompt whose logprobs were sent.
     """
 
     id: int
@@ -55,6 +55,7 @@ class Sequence:
     tokens: list[int]
     last_cycle: int
     submitted_at: float
+    content: NewConstraint | None = None
     places: list[tuple[int, Kind]] = Factory(list)
     admitted_at: float | None = None
     first_token_at: float | None = None
@@ -68,6 +69,7 @@ class Sequence:
     entered_at: int = 0
     reached: int = 0
     points: list[RestorePoint] = Factory(list)
+    num_scored: int = 0
     reuse: Reuse = Factory(Reuse)
     drafts: DraftCounts = Factory(DraftCounts)
 
@@ -89,6 +91,16 @@ class Sequence:
         """Where its reading ends: of the prompt, or after a pause of all that it has to have read
         before it decodes."""
         return max(self.num_prompt, len(self.tokens) - 1)
+
+    @property
+    def scores(self) -> bool:
+        """Whether logprobs of its prompt are still to be sent."""
+        return self.request.prompt_logprobs is not None and self.num_scored < self.num_prompt
+
+    @property
+    def most_reused(self) -> int:
+        """How far a state may be that it goes on from: what was not scored it has to read."""
+        return self.num_scored - 1 if self.scores else len(self.tokens)
 
     @property
     def usage(self) -> Usage:
@@ -122,8 +134,13 @@ class Sequence:
             ticket=self.id, running=running, begin=frontier, end=end, split=split,
             most=self.most_after_step(width),
             pages=len(self.state.pages) if self.state is not None else shared_pages,
-            turn=self.last_cycle, passed=self.passed,
+            turn=self.last_cycle, passed=self.passed, scores=self.scores,
         )
+
+    def first_unscored(self, end: int) -> int | None:
+        """The first position in a chunk up to ``end`` whose logits it asks for, if there is one."""
+        first = max(self.frontier, self.num_scored - 1)
+        return first if self.scores and first < end else None
 
     def move_to(self, frontier: int) -> None:
         """Its state is that after so many tokens."""
@@ -134,6 +151,13 @@ class Sequence:
     def token_array(self) -> NDArray[np.int32]:
         """The tokens, for the prefix cache."""
         return np.array(self.tokens, np.int32)
+
+    def tell(self, event: Event) -> None:
+        """Send an event that is no output; a sink at fault fails its own request only."""
+        try:
+            self.sink(event)
+        except Exception as error:
+            self.ending = "error", error
 
     def pass_places(self) -> Kind | None:
         """The kind of restore point that is wanted where its state stands; what is behind is
@@ -146,10 +170,11 @@ class Sequence:
 
     def sample_row(self, pending: tuple[int, ...] = ()) -> SampleRow:
         """How the token after those there are and ``pending`` ones is drawn."""
-        mask, fault = self._mask(pending)
+        constraint = self.constraint
+        mask = LateMask(lambda: constraint.mask(pending)) if constraint else None
         return SampleRow(
             self.request.sampling, len(self.tokens) + len(pending), history=self.history,
-            pending=pending, mask=mask, fault=fault,
+            pending=pending, mask=mask,
         )
 
     def step_row(self, inputs: list[int], num_logits: int, *, certain: bool = True) -> Row:
@@ -179,11 +204,3 @@ class Sequence:
             decoding - admitted, max(0, min(self.reached, self.num_prompt) - self.reuse.num_tokens),
             now - decoding, max(self.num_output - 1, 0), peak_sequences, peak_pages,
         )
-
-    def _mask(self, pending: tuple[int, ...]) -> tuple[Tensor | None, Exception | None]:
-        """What the constraint says after ``pending``, or its fault: which counts only if the
-        request comes that far."""
-        try:
-            return self.constraint.mask(pending) if self.constraint else None, None
-        except Exception as error:
-            return None, error

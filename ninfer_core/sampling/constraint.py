@@ -1,32 +1,21 @@
-"""What a request may generate next: the seam of budgets, least lengths and grammars."""
+"""Constraints on what a request may generate next."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ninfer_core.api import TokenConstraint
 
-class TokenConstraint(Protocol):
-    """Narrows the next token of one request.
 
-    It is told of tokens once they are committed. Drafts are only asked about, and leave no trace;
-    so an answer is the same with and without them. One that raises fails its own request.
-    """
-
-    def mask(self, pending: tuple[int, ...]) -> Tensor | None:
-        """What may follow the committed tokens and ``pending`` ones, all of them allowed.
-
-        :return: bool ``[V]``, True for allowed tokens, which the caller only reads; None for all.
-        """
-        ...
-
-    def commit(self, token_ids: Sequence[int]) -> None:
-        """These tokens were generated."""
-        ...
+def mask_of(token_ids: Collection[int], vocab_size: int) -> Tensor:
+    """bool ``[V]``, True for these; ids that the vocabulary lacks are left out."""
+    mask = torch.zeros(vocab_size, dtype=torch.bool)
+    mask[[each for each in token_ids if 0 <= each < vocab_size]] = True
+    return mask
 
 
 class AllOf:
@@ -50,12 +39,9 @@ class AllOf:
 class MinTokens:
     """No end token before ``least`` tokens; ids that the vocabulary lacks are no end tokens."""
 
-    def __init__(
-        self, least: int, end_ids: frozenset[int], vocab_size: int, device: torch.device | str
-    ) -> None:
+    def __init__(self, least: int, end_ids: frozenset[int], vocab_size: int) -> None:
         self._left = least
-        self._mask = torch.ones(vocab_size, dtype=torch.bool, device=device)
-        self._mask[[each for each in end_ids if 0 <= each < vocab_size]] = False
+        self._mask = ~mask_of(end_ids, vocab_size)
 
     def mask(self, pending: tuple[int, ...]) -> Tensor | None:
         """All but end tokens, until there are enough others."""

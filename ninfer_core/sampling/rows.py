@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from attrs import frozen
@@ -38,6 +39,22 @@ def penalises(params: SamplingParams) -> bool:
     return bool(additive) or params.repetition_penalty != 1
 
 
+class LateMask:
+    """A mask that is asked for when it is first needed: behind the drafts of a step, while the
+    model runs."""
+
+    def __init__(self, ask: Callable[[], Tensor | None]) -> None:
+        self._ask = ask
+
+    @cached_property
+    def found(self) -> tuple[Tensor | None, Exception | None]:
+        """The mask, or why there is none: which counts only if the request comes that far."""
+        try:
+            return self._ask(), None
+        except Exception as error:
+            return None, error
+
+
 @frozen(eq=False)
 class SampleRow:
     """One row of logits.
@@ -45,8 +62,7 @@ class SampleRow:
     :ivar position: of the token to be drawn. :ivar purpose: of the draw.
     :ivar history: of the request; without it there are no penalties.
     :ivar pending: draft tokens between the history and this row.
-    :ivar mask: bool ``[V]``, True for allowed tokens; None allows all.
-    :ivar fault: of what should have said the mask; nothing can be drawn then.
+    :ivar mask: bool ``[V]`` in host memory, True for allowed tokens; None allows all.
     """
 
     params: SamplingParams
@@ -54,8 +70,17 @@ class SampleRow:
     purpose: Purpose = Purpose.TOKEN
     history: TokenHistory | None = None
     pending: tuple[int, ...] = ()
-    mask: Tensor | None = None
-    fault: Exception | None = None
+    _mask: Tensor | LateMask | None = None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """None also where there is a fault."""
+        return self._mask.found[0] if isinstance(self._mask, LateMask) else self._mask
+
+    @property
+    def fault(self) -> Exception | None:
+        """Of what should have said the mask; nothing can be drawn then."""
+        return self._mask.found[1] if isinstance(self._mask, LateMask) else None
 
     @property
     def is_free(self) -> bool:
@@ -77,10 +102,17 @@ def adjust(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         if row.history is not None and penalises(row.params):
             _penalise(adjusted[i], row, row.history.counts, row.history.seen)
         if row.mask is not None:
-            adjusted[i].masked_fill_(~row.mask, -torch.inf)
+            adjusted[i].masked_fill_(_on(logits.device, ~row.mask), -torch.inf)
         if row.fault is not None:
             adjusted[i].fill_(-torch.inf)
     return adjusted
+
+
+def _on(device: torch.device, mask: Tensor) -> Tensor:
+    """From pinned memory: a copy from any other would wait for the step."""
+    if device.type == "cuda":
+        mask = mask.pin_memory()
+    return mask.to(device, non_blocking=True)
 
 
 def _penalise(logits: Tensor, row: SampleRow, counts: Tensor, seen: Tensor) -> None:

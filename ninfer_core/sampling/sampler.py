@@ -91,7 +91,7 @@ def _all(logits: Tensor, params: Params) -> Survivors:
 
 def _top_k(logits: Tensor, params: Params) -> Survivors:
     limits = [min(each.top_k, logits.shape[-1]) for each in params]
-    ids = _order_keys(logits).topk(max(limits)).indices
+    ids = order_keys(logits).topk(max(limits)).indices
     weights = _weights(logits, params).gather(-1, ids).double()
     ranks = torch.arange(max(limits), device=logits.device)
     weights.masked_fill_(ranks >= _column(logits, limits), 0)
@@ -99,7 +99,7 @@ def _top_k(logits: Tensor, params: Params) -> Survivors:
 
 
 def _top_p(logits: Tensor, params: Params) -> Survivors:
-    weights, keys = _weights(logits, params), _order_keys(logits)
+    weights, keys = _weights(logits, params), order_keys(logits)
     total = torch.stack([row.sum(dtype=torch.float64) for row in weights]).unsqueeze(-1)
     for count in (min(FIRST_CANDIDATES, logits.shape[-1]), logits.shape[-1]):
         ids = keys.topk(count).indices
@@ -128,7 +128,7 @@ def _weights(logits: Tensor, params: Params) -> Tensor:
     return weights
 
 
-def _order_keys(logits: Tensor) -> Tensor:
+def order_keys(logits: Tensor) -> Tensor:
     """Unique int64 keys that order by logit, then by lower id."""
     bits = (logits + 0.0).view(torch.int32)  # + 0.0 makes the zeros equal
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -1,4 +1,4 @@
-"""A limit on the reasoning of an answer."""
+"""Where the reasoning of an answer ends, and what follows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
-from ninfer_core.api import ReasoningTokens
+from ninfer_core.api import ReasoningTokens, TokenConstraint
+from ninfer_core.sampling.constraint import mask_of
+
+MAX_NEWLINES = 2
+"""Tokens of newlines between a block and the answer."""
 
 
 @frozen
@@ -34,20 +38,17 @@ class ThinkingBudget:
     """
 
     def __init__(
-        self, tokens: ReasoningTokens, budget: int, *, is_open: bool, vocab_size: int,
-        device: torch.device | str,
+        self, tokens: ReasoningTokens, budget: int, *, is_open: bool, vocab_size: int
     ) -> None:
         self._tokens, self._budget, self._place = tokens, budget, _Place(is_open)
-        self._vocab_size, self._device = vocab_size, device
+        self._vocab_size = vocab_size
 
     def mask(self, pending: tuple[int, ...]) -> Tensor | None:
         """Nothing is forbidden until the budget is spent."""
         place = reduce(self._step, pending, self._place)
         if place.used < self._budget or place.is_answering:
             return None
-        mask = torch.full(
-            (self._vocab_size,), not place.is_open, dtype=torch.bool, device=self._device
-        )
+        mask = torch.full((self._vocab_size,), not place.is_open)
         named = self._tokens.forced[place.num_forced] if place.is_open else self._tokens.opening
         mask[named] = place.is_open
         return mask
@@ -70,3 +71,58 @@ class ThinkingBudget:
         if token == self._tokens.closing:
             return evolve(place, is_open=False)
         return evolve(place, used=place.used + 1)
+
+
+@frozen
+class _Gap:
+    """Between reasoning and answer: the block may still be open; newlines behind it so far."""
+
+    is_open: bool = True
+    newlines: int = 0
+
+
+_ANSWER = _Gap(is_open=False, newlines=MAX_NEWLINES)
+
+
+class AfterReasoning:
+    """Holds what follows an open block to a constraint of its own; a `TokenConstraint`.
+
+    The block itself is free, but the output cannot end in it. Newlines behind it are not the
+    answer's, as parsers have it.
+
+    :param end_ids: tokens that end the output.
+    """
+
+    def __init__(
+        self, answer: TokenConstraint, tokens: ReasoningTokens, end_ids: frozenset[int],
+        vocab_size: int,
+    ) -> None:
+        self._answer, self._tokens, self._gap = answer, tokens, _Gap()
+        self._inside = ~mask_of(end_ids, vocab_size)
+        self._newlines = mask_of(tokens.newlines, vocab_size)
+
+    def mask(self, pending: tuple[int, ...]) -> Tensor | None:
+        """Anything but an end in the block; behind it newlines, or what the answer may be."""
+        gap, answer = self._skip(pending)
+        if gap.is_open:
+            return self._inside
+        mask = self._answer.mask(answer)
+        return mask if mask is None or gap == _ANSWER else mask | self._newlines
+
+    def commit(self, token_ids: Sequence[int]) -> None:
+        """Only what belongs to the answer is passed on."""
+        self._gap, answer = self._skip(tuple(token_ids))
+        if answer:
+            self._answer.commit(answer)
+
+    def _skip(self, token_ids: tuple[int, ...]) -> tuple[_Gap, tuple[int, ...]]:
+        """Where these tokens end, and those of them that belong to the answer."""
+        gap = self._gap
+        for place, token in enumerate(token_ids):
+            if gap.is_open:
+                gap = _Gap(is_open=token != self._tokens.closing)
+            elif gap != _ANSWER and token in self._tokens.newlines:
+                gap = evolve(gap, newlines=gap.newlines + 1)
+            else:
+                return _ANSWER, token_ids[place:]
+        return gap, ()

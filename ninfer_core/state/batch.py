@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 from attrs import fields, frozen
+from torch import Tensor
 
+from ninfer_core.state.layout import ALIGNMENT
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
 from ninfer_core.state.store import SequenceState
 
@@ -36,7 +39,7 @@ class BatchBuilder:
     """Fills one `StepBatch` again and again.
 
     It writes through numpy views of host memory, because a tensor operation on a few numbers takes
-    longer; for another device the buffers are then copied.
+    longer; for another device, all buffers are then copied at once.
     """
 
     def __init__(
@@ -47,10 +50,12 @@ class BatchBuilder:
             StepBatch.allocate, max_rows=max_rows, max_tokens=max_tokens, max_logits=max_logits,
             max_pages=max_pages,
         )
-        self._host = self._batch = allocate()
-        if torch.device(device).type != "cpu":
-            self._batch = allocate(device=device)
         self._names = [f.name for f in fields(StepBatch) if not f.name.startswith("num_")]
+        self._host = self._batch = allocate()
+        self._copy: _DeviceCopy | None = None
+        if torch.device(device).type != "cpu":
+            self._copy = _DeviceCopy(self._host, self._names, torch.device(device))
+            self._host, self._batch = self._copy.host, self._copy.batch
         self._views = SimpleNamespace(**{n: getattr(self._host, n).numpy() for n in self._names})
         self._range = np.arange(max(max_tokens, max_pages * PAGE_TOKENS))
         # of whom a row's table is, in which state, with how many pages
@@ -58,7 +63,9 @@ class BatchBuilder:
 
     def fill(self, rows: Sequence[Row]) -> StepBatch:
         """The batch of these rows, valid until the next call."""
-        batch, start, logits = self._batch, 0, 0
+        if self._copy:
+            self._copy.wait()
+        start = logits = 0
         for index, row in enumerate(rows):
             end = start + len(row.token_ids)
             self._write_tokens(index, row, start, end)
@@ -66,10 +73,27 @@ class BatchBuilder:
             wanted = self._range[end - row.num_logits : end]
             self._views.logit_rows[logits : logits + row.num_logits] = wanted
             start, logits = end, logits + row.num_logits
-        batch.num_rows, batch.num_tokens, batch.num_logits = len(rows), start, logits
-        if batch is not self._host:
-            for name in self._names:
-                getattr(batch, name).copy_(getattr(self._host, name))
+        return self._finish(len(rows), start, logits)
+
+    def pad(self, num_rows: int, width: int) -> StepBatch:
+        """A batch of rows of padding: page 0 and slot 0, which no sequence owns."""
+        if self._copy:
+            self._copy.wait()
+        for name in self._names:
+            getattr(self._views, name)[...] = 0
+        self._tables = [(0, None, 0)] * len(self._tables)
+        count, views = num_rows * width, self._views
+        views.token_row[:count] = self._range[:count] // width
+        views.row_start[: num_rows + 1] = self._range[: num_rows + 1] * width
+        views.logit_rows[:count] = self._range[:count]
+        views.certain[:num_rows] = width == 1
+        return self._finish(num_rows, count, count)
+
+    def _finish(self, num_rows: int, num_tokens: int, num_logits: int) -> StepBatch:
+        batch = self._batch
+        batch.num_rows, batch.num_tokens, batch.num_logits = num_rows, num_tokens, num_logits
+        if self._copy:
+            self._copy.start()
         return batch
 
     def _write_tokens(self, index: int, row: Row, start: int, end: int) -> None:
@@ -92,3 +116,39 @@ class BatchBuilder:
             self._tables[index] = table
             views.page_table[index, : len(state.pages)] = state.pages
             views.page_table[index, len(state.pages) :] = 0
+
+
+class _DeviceCopy:
+    """A batch on a device and its image in pinned memory, one run of bytes each.
+
+    :param like: a batch of the same sizes. :param names: of its tensors.
+    """
+
+    def __init__(self, like: StepBatch, names: Sequence[str], device: torch.device) -> None:
+        tensors = {name: getattr(like, name) for name in names}
+        nbytes = sum(-(-each.nbytes // ALIGNMENT) * ALIGNMENT for each in tensors.values())
+        self._bytes = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._device_bytes = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        self._copied = torch.Event(device) if device.type == "cuda" else None
+        self.host = _batch_in(self._bytes, tensors)
+        self.batch = _batch_in(self._device_bytes, tensors)
+
+    def wait(self) -> None:
+        """Until the last copy has read the image."""
+        if self._copied:
+            self._copied.synchronize()
+
+    def start(self) -> None:
+        self._device_bytes.copy_(self._bytes, non_blocking=True)
+        if self._copied:
+            self._copied.record()
+
+
+def _batch_in(memory: Tensor, tensors: Mapping[str, Tensor]) -> StepBatch:
+    """A batch whose tensors, of these kinds, lie in a run of bytes one after the other."""
+    views: dict[str, Any] = {}
+    end = 0
+    for name, like in tensors.items():
+        views[name] = memory[end : end + like.nbytes].view(like.dtype).view(like.shape)
+        end += -(-like.nbytes // ALIGNMENT) * ALIGNMENT
+    return StepBatch(**views)

@@ -32,14 +32,22 @@ Scope = str | bytes | int | None | tuple["Scope", ...]
 
 _log = logging.getLogger(__name__)
 _FOOTER = struct.Struct("<II12s")  # length and checksum of the catalogue, magic number
-_MAGIC = b"NINFERSTATE1"
+_MAGIC = b"NINFERSTATE2"
 _MOST_CATALOGUE = 1024
 """Bytes of a catalogue and footer, without the scope."""
 
 
+def is_scope(value: object) -> bool:
+    """Whether this is such a literal."""
+    if isinstance(value, tuple):
+        return all(map(is_scope, value))
+    return value is None or isinstance(value, str | bytes | int)
+
+
 @frozen
 class Catalogue:
-    """What a file holds; ``num_rows`` pages, the last ``num_image`` of them of the image."""
+    """What a file holds; ``num_rows`` pages, the last ``num_image`` of them of the image, and what
+    a `Snapshot` says of itself."""
 
     identity: str
     scope: str
@@ -48,6 +56,7 @@ class Catalogue:
     num_rows: int
     num_image: int
     replay: int
+    next_token: int | None
     rows_crc: int
     tokens_crc: int
 
@@ -59,6 +68,7 @@ class StoredState:
     path: Path
     num_pages: int
     num_tokens: int
+    next_token: int | None
 
 
 class DiskTier:
@@ -86,8 +96,10 @@ class DiskTier:
         """Room in pages; negative if the files take more than is allowed now."""
         return self._capacity - self.num_freed(self.kept)
 
-    def num_freed(self, files: Iterable[StoredState]) -> int:
+    def num_held(self, files: Iterable[StoredState]) -> int:
         return sum(each.num_pages for each in files)
+
+    num_freed = num_held  # no two files share any
 
     def scan(self) -> Iterator[tuple[StoredState, Scope, str, Tokens]]:
         """Files of earlier processes with scope, kind and tokens, the longest unused first; what is
@@ -99,7 +111,7 @@ class DiskTier:
                 catalogue, tokens = self._read(path)
                 _check(path == self._path(catalogue.scope, tokens), path, "the name")
                 found = literal_eval(catalogue.scope), catalogue.kind, tokens
-                stored = self._add(path, len(tokens))
+                stored = self._add(path, len(tokens), catalogue.next_token)
             except (ArtifactError, OSError, SyntaxError, TypeError, ValueError) as error:
                 _log.warning("a stored state is not usable, and is deleted: %s", error)
                 self._delete(path)
@@ -115,6 +127,7 @@ class DiskTier:
         """Write a file that appears when it is whole; raises `OSError` if it cannot be written."""
         path = self._path(repr(scope), tokens)
         part = path.with_suffix(f".{os.getpid()}.part")
+        snapshot.memory.settle()
         try:
             with part.open("wb") as file:
                 rows_crc = 0
@@ -125,7 +138,8 @@ class DiskTier:
                 catalogue = json.dumps(asdict(Catalogue(
                     identity=self._identity, scope=repr(scope), kind=kind,
                     num_tokens=snapshot.num_tokens, num_rows=len(snapshot.held),
-                    num_image=len(snapshot.image), replay=snapshot.replay, rows_crc=rows_crc,
+                    num_image=len(snapshot.image), replay=snapshot.replay,
+                    next_token=snapshot.next_token, rows_crc=rows_crc,
                     tokens_crc=crc32(tokens.data),
                 ))).encode()
                 file.write(tokens.tobytes() + catalogue)
@@ -133,7 +147,7 @@ class DiskTier:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        return self._add(path, len(tokens))
+        return self._add(path, len(tokens), snapshot.next_token)
 
     def load(self, stored: StoredState) -> Snapshot:
         """The snapshot in a mapped file; raises `ArtifactError` if it is damaged or gone."""
@@ -148,7 +162,10 @@ class DiskTier:
             raise ArtifactError("a stored state is lost", where=str(path)) from error
         memory = PageMemory(torch.from_numpy(rows), "disk")
         pages = range(catalogue.num_rows)
-        return memory.keep(catalogue.num_tokens, pages, catalogue.num_image, catalogue.replay)
+        return memory.keep(
+            catalogue.num_tokens, pages, catalogue.num_image, catalogue.replay,
+            catalogue.next_token,
+        )
 
     def drop(self, stored: StoredState) -> None:
         """Delete a file."""
@@ -180,8 +197,9 @@ class DiskTier:
             _check(crc32(tokens.data) == catalogue.tokens_crc, path, "a token")
         return catalogue, tokens
 
-    def _add(self, path: Path, num_tokens: int) -> StoredState:
-        stored = StoredState(path, -(-path.stat().st_size // self._page_bytes), num_tokens)
+    def _add(self, path: Path, num_tokens: int, next_token: int | None) -> StoredState:
+        num_pages = -(-path.stat().st_size // self._page_bytes)
+        stored = StoredState(path, num_pages, num_tokens, next_token)
         self.kept.add(stored)
         return stored
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import chain
 
 import numpy as np
+import torch
 from attrs import frozen
 from numpy.typing import NDArray
 from torch import Tensor
@@ -24,6 +25,7 @@ class Snapshot:
         unaligned tail is its own.
     :ivar image: own pages with the slot's bytes.
     :ivar replay: recorded rows, in the image as well, that a sequence must apply first.
+    :ivar next_token: that followed where it was taken, if one did.
     """
 
     memory: PageMemory
@@ -31,6 +33,7 @@ class Snapshot:
     pages: tuple[int, ...]
     image: tuple[int, ...]
     replay: int
+    next_token: int | None = None
 
     @property
     def full(self) -> tuple[int, ...]:
@@ -49,6 +52,9 @@ class Snapshot:
 class PageMemory:
     """Pages as rows of a byte matrix.
 
+    Copies between a GPU and pinned memory go on while the caller does; they and the model's steps
+    are in one order, because they are on one stream.
+
     :param rows: uint8 ``[num_pages + 1, page_bytes]``; row 0 is padding. :param name: for reports.
     :ivar kept: its snapshots.
     """
@@ -61,13 +67,17 @@ class PageMemory:
     def num_free(self) -> int:
         return self.pool.num_free
 
+    def num_held(self, snapshots: Iterable[Snapshot]) -> int:
+        """Pages of these snapshots, each once."""
+        return len({page for each in snapshots for page in each.held.tolist()})
+
     def num_freed(self, snapshots: Iterable[Snapshot]) -> int:
         """Pages that would be free without these snapshots."""
         return self.pool.num_freed([each.held for each in snapshots])
 
     def num_missing(self, source: PageMemory, full: Sequence[int]) -> int:
         """Pages of a memory that `take` would have to copy."""
-        return len(full) - len(self._present(source, full))
+        return len(full) - len(self._present(source, full)) if source is not self else 0
 
     def take(
         self, source: PageMemory, full: Sequence[int], others: Sequence[int] = (), spare: int = 0
@@ -81,13 +91,19 @@ class PageMemory:
         here = self._present(source, full)
         missing = [page for page in full if page not in here]
         new = self.pool.allocate(len(missing) + len(others) + spare)
-        for page, copy in zip((*missing, *others), new, strict=False):
-            self.rows[copy].copy_(source.rows[page])
+        with self.pool.releasing_on_error(new):
+            for page, copy in zip((*missing, *others), new, strict=False):
+                self.rows[copy].copy_(source.rows[page], non_blocking=True)
         for page, copy in zip(missing, new, strict=False):
             source.pool.pair(page, self.pool, copy)
         self.pool.share(list(here.values()))
         here |= zip(missing, new, strict=False)
         return [*(here[page] for page in full), *new[len(missing) :]]
+
+    def settle(self) -> None:
+        """Wait for copies to end, before anybody but the GPU reads the rows."""
+        if self.rows.is_pinned():
+            torch.cuda.current_stream().synchronize()
 
     def num_pages_to_copy(self, snapshot: Snapshot) -> int:
         """Free pages that `copy` needs."""
@@ -98,12 +114,18 @@ class PageMemory:
         """The same state in this memory; raises `CapacityError` as `take` does."""
         own = (*snapshot.tail, *snapshot.image)
         taken = self.take(snapshot.memory, snapshot.full, own)
-        return self.keep(snapshot.num_tokens, taken, len(snapshot.image), snapshot.replay)
+        return self.keep(
+            snapshot.num_tokens, taken, len(snapshot.image), snapshot.replay, snapshot.next_token
+        )
 
-    def keep(self, num_tokens: int, taken: Sequence[int], num_image: int, replay: int) -> Snapshot:
+    def keep(
+        self, num_tokens: int, taken: Sequence[int], num_image: int, replay: int,
+        next_token: int | None = None,
+    ) -> Snapshot:
         """Register pages that were taken, those of the image last, as a snapshot."""
         cut = len(taken) - num_image
-        snapshot = Snapshot(self, num_tokens, tuple(taken[:cut]), tuple(taken[cut:]), replay)
+        pages, image = tuple(taken[:cut]), tuple(taken[cut:])
+        snapshot = Snapshot(self, num_tokens, pages, image, replay, next_token)
         self.kept.add(snapshot)
         return snapshot
 

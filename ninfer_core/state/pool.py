@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,15 @@ class PagePool:
         for page in dict.fromkeys(ids[self._holds[ids] == 0].tolist()):
             self._free.append(page)
             self._named.pop(self._names.pop(page, None), None)
+
+    @contextmanager
+    def releasing_on_error(self, pages: Sequence[int]) -> Iterator[None]:
+        """Pages that the block makes something of; if it raises, they are released."""
+        try:
+            yield
+        except BaseException:
+            self.release(pages)
+            raise
 
     def num_freed(self, holders: Sequence[NDArray[np.int64]]) -> int:
         """Pages that would be free if all these holders, each with its pages, gave them up."""

@@ -12,6 +12,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from ninfer_core.api import ArtifactError, CapacityError, NInferError
+from ninfer_core.state.cache_report import ConversationReport, report_conversations
 from ninfer_core.state.disk_tier import DiskTier, Scope, StoredState
 from ninfer_core.state.memory import PageMemory, Snapshot
 from ninfer_core.state.prefix_tree import Node, Tokens
@@ -36,24 +37,6 @@ class Match:
     point: RestorePoint | None
     num_tokens: int
     diverged_at: int
-
-
-@frozen
-class PointReport:
-    """What a point holds.
-
-    :ivar begin: where the point before it stands. :ivar tiers: names.
-    :ivar num_pages: in its memory. :ivar num_own: of those, that nobody else holds.
-    """
-
-    scope: Scope
-    kind: str
-    begin: int
-    num_tokens: int
-    tiers: tuple[str, ...]
-    num_pages: int
-    num_own: int
-    held: bool
 
 
 @define
@@ -83,6 +66,7 @@ class PrefixCache:
     the store's memory to the host's, where a restore finds what is not on the device any more.
 
     :param host: from `StateStore.host_memory`.
+    :ivar version: another one whenever a point has come, gone or moved.
     """
 
     def __init__(
@@ -93,12 +77,22 @@ class PrefixCache:
         self._tiers: list[Tier] = [*self._memories, *([disk] if disk else [])]
         self._roots: dict[Scope, Node[RestorePoint]] = {}
         self._points: dict[RestorePoint, None] = {}  # a set in order, so that runs are alike
-        self._now, self.statistics = 0, CacheStatistics()
+        self._now, self.version, self.statistics = 0, 0, CacheStatistics()
         if disk:
             for stored, scope, kind, tokens in disk.scan():
                 self._now += 1
                 self._add(self._point_at(tokens, scope, kind), disk, stored)
             self._shrink(disk, 0, self._points)
+
+    @property
+    def host(self) -> PageMemory | None:
+        """Where points go from the device, if anywhere."""
+        return self._host
+
+    @property
+    def points(self) -> tuple[RestorePoint, ...]:
+        """All that there are, the oldest first."""
+        return tuple(self._points)
 
     def match(self, tokens: Sequence[int] | Tokens, scope: Scope) -> Match:
         """What is known of a prompt; takes time for its length, whatever the cache has."""
@@ -116,10 +110,8 @@ class PrefixCache:
         :raises CapacityError: if no slot is free or too few pages can be; nothing has changed then.
         :raises NInferError: if the point is gone (evicted, or its file is damaged): match again.
         """
-        if point not in self._points:
-            raise NInferError("a restore point is gone", why="it was evicted", fix="match again")
+        tier = self.source(point)
         self._store.require_slot()
-        tier = next(each for each in self._tiers if each in point.copies)
         self.hold(point)
         try:
             state = self._store.restore(self._ready(point, tier))
@@ -130,6 +122,12 @@ class PrefixCache:
         self.statistics.restored[tier.name] += 1
         self.statistics.reused_tokens += point.num_tokens
         return state
+
+    def source(self, point: RestorePoint) -> Tier:
+        """Where `restore` takes a point from; raises `NInferError` if it is gone."""
+        if point not in self._points:
+            raise NInferError("a restore point is gone", why="it was evicted", fix="match again")
+        return next(each for each in self._tiers if each in point.copies)
 
     def capture(
         self, state: SequenceState, tokens: Sequence[int] | Tokens, num_tokens: int, scope: Scope,
@@ -157,7 +155,9 @@ class PrefixCache:
         try:
             for memory in self._memories:
                 if self._fit(memory, partial(need, memory), below):
-                    self._add(point, memory, self._store.snapshot(state, num_tokens, memory))
+                    follower = int(tokens[num_tokens]) if num_tokens < len(tokens) else None
+                    snapshot = self._store.snapshot(state, num_tokens, memory, follower)
+                    self._add(point, memory, snapshot)
                     self.statistics.captured += 1
                     return point
             self.statistics.refused += 1
@@ -223,9 +223,9 @@ class PrefixCache:
         for point in list(self._points):
             self._drop(point, *(memory for memory in self._memories if memory in point.copies))
 
-    def contents(self) -> tuple[PointReport, ...]:
-        """What each point holds; a conversation is a chain of points."""
-        return tuple(map(self._report, self._points))
+    def conversations(self) -> tuple[ConversationReport, ...]:
+        """What is kept of each conversation."""
+        return report_conversations(self.points, self._now)
 
     def audit(self) -> None:
         """Raise `NInferError` unless every point is in its place, and every page of the store's
@@ -236,7 +236,7 @@ class PrefixCache:
             marks += [node.mark for node in root.subtree() if node.mark]
             if not root.children:
                 raise NInferError("a tree of restore points is empty")
-        if set(marks) != self._points.keys() or not all(p.copies and p.holds >= 0 for p in marks):
+        if set(marks) != self._points.keys() or not all(map(_is_sound, marks)):
             raise NInferError("restore points are lost", why=f"{len(marks)} are in the trees")
         for tier in self._tiers:
             copies = {point.copies[tier]: point for point in marks if tier in point.copies}
@@ -261,10 +261,12 @@ class PrefixCache:
         return [point.copies[tier] for point in points if tier in point.copies]
 
     def _add(self, point: RestorePoint, tier: Tier, copy: Snapshot | StoredState) -> None:
+        self.version += 1
         point.copies[tier] = copy
         self._points[point] = None
 
     def _drop(self, point: RestorePoint, *tiers: Tier) -> None:
+        self.version += 1
         for tier in tiers:
             tier.drop(point.copies.pop(tier))
         if not point.copies:
@@ -358,11 +360,6 @@ class PrefixCache:
             self.statistics.evicted += len(point.copies) == 1
             self._drop(point, tier)
 
-    def _report(self, point: RestorePoint) -> PointReport:
-        copies = [(t, c) for t, c in point.copies.items() if isinstance(c, Snapshot)]
-        return PointReport(
-            scope=point.scope, kind=point.kind, begin=point.begin(), num_tokens=point.num_tokens,
-            tiers=tuple(tier.name for tier in point.copies),
-            num_pages=sum(len(copy.held) for _, copy in copies),
-            num_own=sum(tier.num_freed([copy]) for tier, copy in copies), held=point.holds > 0,
-        )
+
+def _is_sound(point: RestorePoint) -> bool:
+    return bool(point.copies) and point.holds >= 0 and point.awaits >= 0

@@ -13,6 +13,7 @@ from torch import Tensor
 from ninfer_core.api import CapacityError, KVCodecSpec, NInferError, PluginError, StateSpec
 from ninfer_core.state.layout import StateLayout
 from ninfer_core.state.memory import PageMemory, Snapshot
+from ninfer_core.state.pinned import pinned_empty
 from ninfer_core.state.pool import PagePool
 from ninfer_core.state.step import PAGE_TOKENS
 
@@ -72,11 +73,10 @@ class StateStore:
 
     def host_memory(self, num_pages: int) -> PageMemory:
         """Memory beside the store's for more snapshots; pinned, if the store's is on a GPU."""
-        rows = torch.empty(
-            (num_pages + 1, self.page_bytes), dtype=torch.uint8, device="cpu",
-            pin_memory=self.memory.rows.is_cuda,
-        )
-        return PageMemory(rows, "host")
+        shape = num_pages + 1, self.page_bytes
+        if self.memory.rows.is_cuda:
+            return PageMemory(pinned_empty(*shape), "host")
+        return PageMemory(torch.empty(shape, dtype=torch.uint8, device="cpu"), "host")
 
     def num_pages(self, num_tokens: int) -> int:
         """Pages that hold so many tokens of a sequence."""
@@ -99,9 +99,10 @@ class StateStore:
     def open(self) -> SequenceState:
         """A sequence without tokens and with a zeroed slot; `CapacityError` if none is free."""
         self.require_slot()
-        state = SequenceState(self._free_slots.pop())
+        state = SequenceState(self._free_slots[-1])
         self._slots[state.slot].zero_()
         self._records[state.slot].zero_()
+        self._free_slots.pop()
         self._sequences.add(state)
         return state
 
@@ -116,7 +117,8 @@ class StateStore:
                 "the sequence is longer than the context", fix="raise --max-context",
                 why=f"{num_tokens} tokens wanted, {self.max_context} allowed",
             )
-        state.pages += self.pool.allocate(max(0, self.num_pages(num_tokens) - len(state.pages)))
+        if (missing := self.num_pages(num_tokens) - len(state.pages)) > 0:
+            state.pages += self.pool.allocate(missing)
 
     def close(self, state: SequenceState) -> None:
         """Give back all that a sequence owns."""
@@ -126,14 +128,15 @@ class StateStore:
         self.pool.release(state.pages)
 
     def snapshot(
-        self, state: SequenceState, num_tokens: int, memory: PageMemory | None = None
+        self, state: SequenceState, num_tokens: int, memory: PageMemory | None = None,
+        next_token: int | None = None,
     ) -> Snapshot:
         """Keep the state after ``num_tokens`` tokens while the sequence goes on behind them.
 
         Full pages are shared (in another memory: those that are there already), an unaligned tail
         and the slot's image are copied. Rows still to be applied are part of the snapshot.
 
-        :param memory: where; the store's own if None.
+        :param memory: where; the store's own if None. :param next_token: that follows, if known.
         :raises CapacityError: if too few of its pages are free; nothing has changed then.
         :raises NInferError: if the sequence's slot states stand at another place.
         """
@@ -142,9 +145,10 @@ class StateStore:
         pieces = self._pieces(state)
         taken = memory.take(self.memory, full, tail, len(pieces))
         image = taken[len(taken) - len(pieces) :]
-        for piece, page in zip(pieces, image, strict=True):
-            memory.rows[page, : len(piece)].copy_(piece)
-        return memory.keep(num_tokens, taken, len(image), state.replay)
+        with memory.pool.releasing_on_error(taken):
+            for piece, page in zip(pieces, image, strict=True):
+                memory.rows[page, : len(piece)].copy_(piece, non_blocking=True)
+        return memory.keep(num_tokens, taken, len(image), state.replay, next_token)
 
     def num_pages_to_keep(
         self, state: SequenceState, num_tokens: int, memory: PageMemory | None = None
@@ -163,12 +167,12 @@ class StateStore:
         state = self.open()
         try:
             state.pages = self.memory.take(snapshot.memory, snapshot.full, snapshot.tail)
-        except CapacityError:
+            state.num_tokens, state.replay = snapshot.num_tokens, snapshot.replay
+            for piece, page in zip(self._pieces(state), snapshot.image, strict=True):
+                piece.copy_(snapshot.memory.rows[page, : len(piece)], non_blocking=True)
+        except BaseException:
             self.close(state)
             raise
-        state.num_tokens, state.replay = snapshot.num_tokens, snapshot.replay
-        for piece, page in zip(self._pieces(state), snapshot.image, strict=True):
-            piece.copy_(snapshot.memory.rows[page, : len(piece)])
         return state
 
     def num_pages_to_restore(self, snapshot: Snapshot) -> int:

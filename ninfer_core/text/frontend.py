@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+from attrs import evolve
+
 from ninfer_core.api import (
     ArtifactError,
+    CallSyntax,
     OutputParser,
     PreparedPrompt,
     PromptOptions,
@@ -18,6 +21,7 @@ from ninfer_core.api import (
     RequestError,
     SamplingParams,
 )
+from ninfer_core.text.marks import is_marked, marks_of, with_signs, without_markers
 from ninfer_core.text.messages import check_tools, template_messages
 from ninfer_core.text.parsers import PlainParser
 from ninfer_core.text.template import ChatTemplate
@@ -31,6 +35,7 @@ class ChatFrontend:
     """A frontend for text, without reasoning and tools beyond what the template writes.
 
     :cvar reasoning: opening and closing tag of reasoning blocks, if the model has such.
+    :cvar call_syntax: how it writes calls, if it does.
     :param resources: by role: ``tokenizer.json``, ``chat_template.jinja``,
         ``generation_config.json`` (``eos_token_id``, an id or a list of ids, and perhaps sampling
         parameters), and perhaps ``tokenizer_config.json`` (``bos_token`` and ``eos_token``, which
@@ -39,6 +44,7 @@ class ChatFrontend:
     """
 
     reasoning: ClassVar[tuple[str, str] | None] = None
+    call_syntax: ClassVar[CallSyntax | None] = None
 
     def __init__(self, resources: Mapping[str, bytes]) -> None:
         self.tokenizer = HfTokenizer(_need(resources, "tokenizer.json"))
@@ -61,8 +67,10 @@ class ChatFrontend:
             return None
         opening, closing = self.reasoning
         forced = self.tokenizer.encode(f"\n{closing}\n\n", special=True)
+        spaces = self.tokenizer.space_ids
         return ReasoningTokens(
-            controls[opening], controls[closing], tuple(forced), self.tokenizer.space_ids)
+            controls[opening], controls[closing], tuple(forced), spaces,
+            newlines=frozenset(i for i in spaces if not self.tokenizer.token_bytes(i).strip(b"\n")))
 
     def sampling_defaults(self, prompt: PreparedPrompt) -> SamplingParams:
         """What the generation config says."""
@@ -72,23 +80,34 @@ class ChatFrontend:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (),
         options: PromptOptions = PromptOptions(),
     ) -> PreparedPrompt:
-        """Render a conversation of texts; content in parts is joined."""
-        prompt = self.render(template_messages(messages), tools)
-        check_thinking(options, prompt)
-        if options.preserve_thinking:
-            raise RequestError("the model cannot be asked for that", where="preserve thinking",
-                               why="its chat template has no reasoning")
-        return prompt
-
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]],
-        **variables: Any,
-    ) -> PreparedPrompt:
-        """Check the tools and run the template."""
+        """Render a conversation of texts; content in parts is joined. Markers are as
+        `ninfer_core.text.marks` has them."""
         if tools and "tools" not in self.template.variables:
             raise RequestError("the model takes no tools", why="its chat template has none")
         check_tools(tools)
-        return self.template.prepare(messages, tools=tools, **(self._variables | variables))
+        plain = without_markers(messages), without_markers(tools)
+        prompt = self.template.prepare(**self._arguments(*plain, options))
+        check_thinking(options, prompt)
+        if not is_marked(messages, tools):
+            return prompt
+        signed = self._arguments(with_signs(messages), with_signs(tools), options)
+        marks = marks_of(prompt, self.template.text(**signed), self.tokenizer)
+        return evolve(prompt, marks=marks)
+
+    def compose(
+        self, messages: Sequence[Mapping[str, Any]], options: PromptOptions
+    ) -> dict[str, Any]:
+        """What `ChatTemplate.prepare` takes, but for the tools."""
+        if options.preserve_thinking:
+            raise RequestError("the model cannot be asked for that", where="preserve thinking",
+                               why="its chat template has no reasoning")
+        return {"messages": template_messages(messages)}
+
+    def _arguments(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]],
+        options: PromptOptions,
+    ) -> dict[str, Any]:
+        return self._variables | self.compose(messages, options) | {"tools": tools}
 
     def parser(self, prompt: PreparedPrompt) -> OutputParser:
         """All of the answer is content."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from ninfer_core.api import CallSyntax
 from ninfer_core.text.arguments import arguments_json
 from ninfer_core.text.calls import Verdict
 from ninfer_core.text.schema_types import declared_properties
@@ -30,6 +31,12 @@ CALL, END_CALL = "<tool_call>", "</tool_call>"
 FUNCTION, END_FUNCTION = "<function=", "</function>"
 PARAMETER, END_PARAMETER = "<parameter=", "</parameter>"
 TAGS = (CALL, END_CALL, FUNCTION, END_FUNCTION, PARAMETER, END_PARAMETER)
+SYNTAX = CallSyntax(
+    opening=f"{CALL}\n{FUNCTION}", named=">\n", parameter=PARAMETER, keyed=">\n",
+    valued=f"\n{END_PARAMETER}\n", closing=f"{END_FUNCTION}\n{END_CALL}", separator="\n",
+    begins=(CALL, FUNCTION), reserved=(FUNCTION, END_FUNCTION, PARAMETER, END_PARAMETER),
+)
+"""Calls as the templates write them."""
 
 
 class FunctionCalls:

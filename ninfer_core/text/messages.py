@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from ninfer_core.api import RequestError
@@ -17,13 +18,15 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     earlier calls as objects; other members as they are.
 
     Arguments that are no JSON object are a model's fault that its conversation must survive: such
-    a call becomes text of the content.
+    a call becomes text of the content. Results are in the order of their calls, because templates
+    tell no ids.
 
     :raises RequestError: naming the place of what is malformed, or if there are no messages.
     """
     if not messages:
         raise RequestError("there are no messages", fix="send at least one")
-    return [_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
+    made = [_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
+    return list(_with_results_in_order(made))
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
@@ -63,6 +66,18 @@ def member_problems(message: Mapping[str, Any], place: str) -> Iterator[tuple[st
             yield at, "an object with a 'name'"
         elif not isinstance(function.get("arguments"), str | Mapping | None):
             yield f"{at}.arguments", "a JSON object, or the text of one"
+
+
+def _with_results_in_order(messages: Iterable[Message]) -> Iterator[Message]:
+    order: dict[Any, int] = {}
+    for are_results, run in groupby(messages, key=lambda message: message["role"] == "tool"):
+        each = list(run)
+        if are_results:
+            each.sort(key=lambda result: order.get(result.get("tool_call_id"), len(order)))
+        else:
+            ids = [call.get("id") for call in each[-1].get("tool_calls") or ()]
+            order = {name: index for index, name in enumerate(ids) if isinstance(name, str)}
+        yield from each
 
 
 def _message(message: Mapping[str, Any], place: str) -> Message:

@@ -43,7 +43,7 @@ def declared_properties(schema: Any) -> Mapping[str, Any]:
         found = {**(properties if isinstance(properties, Mapping) else {}), **found}
         parts += [each for keyword in _COMBINING for each in _members(part, keyword)]
         if isinstance(reference := part.get("$ref"), str):
-            parts.append(_target(schema, reference))
+            parts.append(resolve_reference(schema, reference))
     return found
 
 
@@ -60,7 +60,7 @@ class _Reader:
         conditions = [_own_types(schema), *map(self.types, _members(schema, "allOf"))]
         conditions += [self._union(_members(schema, key)) for key in ("anyOf", "oneOf")]
         if isinstance(reference := schema.get("$ref"), str):
-            conditions.append(self.types(_target(self._root, reference)))
+            conditions.append(self.types(resolve_reference(self._root, reference)))
         said = [types for types in conditions if types is not None]
         return frozenset.intersection(*said) if said else None
 
@@ -69,7 +69,7 @@ class _Reader:
         return frozenset().union(*said) if said and len(said) == len(members) else None
 
 
-def _target(root: Any, reference: str) -> Any:
+def resolve_reference(root: Any, reference: str) -> Any:
     """What a JSON pointer (``#/$defs/name``) points to; None if there is no such place."""
     place, *path = unquote(reference).split("/")
     found = root if place == "#" else None

@@ -84,20 +84,34 @@ class ChatTemplate:
         :raises RequestError: if the template refuses the conversation, naming the line, or if the
             conversation is nested too deeply.
         """
-        hide, reveal = self._tokenizer.control_text.hide, self._tokenizer.control_text.reveal
-        try:
-            content = {"messages": hide(messages), "tools": hide(tools) or None}
-        except RecursionError as error:
-            why = "it is nested too deeply"
-            raise RequestError("the conversation cannot be rendered", why=why) from error
+        content = self._hidden(messages, tools)
         text = rewrite(self.render(**content, **variables))
         opening, closing = self._reasoning or ("", "")
         token_ids = tuple(self._tokenizer.encode(text, special=True))
         return PreparedPrompt(
-            token_ids=token_ids, text=reveal(text),
+            token_ids=token_ids, text=self._tokenizer.control_text.reveal(text),
             reasoning_open=bool(opening) and text.rfind(opening) > text.rfind(closing),
             tools=tuple(tools), num_stable=self._num_stable(token_ids, content, variables),
         )
+
+    def text(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (),
+        rewrite: Callable[[str], str] = lambda text: text, **variables: Any,
+    ) -> str:
+        """The text that :meth:`prepare` tokenises."""
+        content = self._hidden(messages, tools)
+        text = rewrite(self.render(**content, **variables))
+        return self._tokenizer.control_text.reveal(text)
+
+    def _hidden(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        hide = self._tokenizer.control_text.hide
+        try:
+            return {"messages": hide(messages), "tools": hide(tools) or None}
+        except RecursionError as error:
+            why = "it is nested too deeply"
+            raise RequestError("the conversation cannot be rendered", why=why) from error
 
     def _num_stable(
         self, token_ids: Sequence[int], content: Mapping[str, Any], variables: Mapping[str, Any]

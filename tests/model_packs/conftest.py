@@ -15,7 +15,6 @@ from attrs import define, field, frozen
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ninfer_conformance.subject import tiny_resources
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import WeightStore, load_weights
 from ninfer_core.engine.build import build_model
@@ -23,11 +22,12 @@ from ninfer_core.ops.binder import Binder
 from ninfer_core.plugin_host import PluginReport, PluginSelection, load_plugins
 from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.store import SequenceState, StateStore
+from ninfer_fixtures.tiny import tiny_resources
 
 MAX_CONTEXT = 512
 DISTRIBUTIONS = (
     "ninfer_convert", "ninfer_pack_smollm2", "ninfer_pack_qwen_dense", "ninfer_pack_qwen_moe",
-    "ninfer_profile_cpu",
+    "ninfer_profile_cpu", "ninfer_drafting",
 )
 
 

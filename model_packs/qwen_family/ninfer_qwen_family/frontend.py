@@ -16,10 +16,10 @@ from ninfer_core.api import (
 from ninfer_core.text.calls import CallScanner, ToolCallParser
 from ninfer_core.text.control_text import Scaffolding
 from ninfer_core.text.frontend import ChatFrontend
-from ninfer_core.text.function_calls import FunctionCalls
+from ninfer_core.text.function_calls import SYNTAX, FunctionCalls
 from ninfer_core.text.messages import Message, split_reasoning, template_messages
 from ninfer_core.text.parsers import ReasoningParser
-from ninfer_core.text.thinking import check_thinking, wanted_thinking
+from ninfer_core.text.thinking import wanted_thinking
 
 INSTRUCT = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, presence_penalty=1.5)
 """For answers without reasoning, by the model cards; generation_config.json is for the others."""
@@ -38,21 +38,18 @@ class QwenFrontend(ChatFrontend):
     """
 
     reasoning = ("<think>", "</think>")
+    call_syntax = SYNTAX
 
-    def prepare(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (),
-        options: PromptOptions = PromptOptions(),
-    ) -> PreparedPrompt:
-        """As `ChatFrontend.prepare`, with reasoning and later system messages."""
+    def compose(
+        self, messages: Sequence[Mapping[str, Any]], options: PromptOptions
+    ) -> dict[str, Any]:
+        """As `ChatFrontend.compose`, with reasoning and later system messages."""
         made = template_messages(messages)
         if "reasoning_effort" not in self.template.variables:
             made = [split_reasoning(message, *self.reasoning) for message in made]
         made, turns = self._place_system(made)
-        prompt = self.render(
-            made, tools, rewrite=partial(_rewrite, turns=turns), **self._switches(options)
-        )
-        check_thinking(options, prompt)
-        return prompt
+        rewrite = partial(_rewrite, turns=turns)
+        return {"messages": made, "rewrite": rewrite, **self._switches(options)}
 
     def parser(self, prompt: PreparedPrompt) -> OutputParser:
         """Reasoning, content and calls of the tools that the prompt declares."""

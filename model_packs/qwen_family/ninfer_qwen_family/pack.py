@@ -98,7 +98,7 @@ class QwenPack(Generic[C]):
     def tiny(self) -> api.ModelDescription:
         """Two recurrent layers and one of attention, heads in groups of three, with MTP."""
         config = self.config_class(
-            vocab_size=272, hidden_size=48, num_hidden_layers=3, max_position_embeddings=4096,
+            vocab_size=272, hidden_size=48, num_hidden_layers=3, max_position_embeddings=65_536,
             rms_norm_eps=1e-6,
             layer_types=("linear_attention", "linear_attention", "full_attention"),
             num_attention_heads=3, num_key_value_heads=1, head_dim=24, linear_num_key_heads=2,

@@ -36,7 +36,8 @@ def test_the_answer_is_alone_on_stdout(answer):
     assert code == 0 and out.endswith("\n")
     assert len(ids_of(err)) == 8
     assert answer("--log-level", "off") == (0, out, "")
-    for word in ("prefill", "decode", "8 tokens, ended by output-limit", "MB resident", "kernels"):
+    for word in ("prefill", "decode", "8 tokens, ended by output-limit", "MB resident", "pool  ",
+                 "kernels"):
         assert word in err and word not in out
 
 

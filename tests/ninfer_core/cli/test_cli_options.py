@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ninfer_core.api import ConfigError
+from ninfer_core.api import ConfigError, Grammar, RequestError
+from ninfer_core.cli.grammar import read_grammar
 from ninfer_core.cli.main import GENERATE, parser_of
 
 
@@ -52,7 +53,9 @@ def test_ranges(option, good, bad):
     "arguments", [[], ["--prompt", "a", "--messages", "b"], ["--prompt", "a", "--wat"],
                   ["--prompt", "a", "--max-tok", "3"],
                   ["--prompt", "a", "--reasoning-effort", "huge"],
-                  ["--prompt", "a", "--no-thinking", "--thinking-budget", "3"]],
+                  ["--prompt", "a", "--no-thinking", "--thinking-budget", "3"],
+                  ["--prompt", "a", "--json-object", "--regex", "b"],
+                  ["--prompt", "a", "--choice", "b", "--json-schema-file", "c"]],
 )
 def test_usage_errors_point_to_the_help(arguments):
     with pytest.raises(ConfigError, match="ninfer --help"):
@@ -75,3 +78,16 @@ def test_drafting():
 def test_repeatable_options_collect():
     given = parse("--stop", "a", "--stop", "b", "--stop-token-id", "3", "-p", "x", "-p", "y")
     assert (given.stop, given.stop_token_id, given.plugin) == (["a", "b"], [3], ["x", "y"])
+
+
+def test_grammars(tmp_path):
+    file = tmp_path / "file"
+    file.write_text('{"type": "integer"}')
+    assert read_grammar(parse()) is None
+    assert read_grammar(parse("--json-object")) == Grammar("json")
+    assert read_grammar(parse("--regex", "a+")) == Grammar("regex", "a+")
+    assert read_grammar(parse("--choice", "a", "--choice", "b")) == Grammar("choice", '["a", "b"]')
+    for option, kind in (("--json-schema-file", "json_schema"), ("--grammar-file", "grammar")):
+        assert read_grammar(parse(option, str(file))) == Grammar(kind, '{"type": "integer"}')
+        with pytest.raises(RequestError, match="missing"):
+            read_grammar(parse(option, str(tmp_path / "missing")))

@@ -146,10 +146,11 @@ def test_the_ledger_counts_each_stored_tensor_once_and_shows_its_arithmetic(repo
     assert plan.ledger.total_bytes == sum(each.nbytes for each in plan.ledger.lines)
 
 
-def test_rows_of_logits_are_those_of_decoding_or_as_many_as_asked_for(report, path):
+def test_rows_of_logits_are_those_of_decoding_or_more_if_more_are_asked_for(report, path):
     config = LaunchConfig(model=path, max_concurrency=2)
     decoding, asked = resolve(config, report), resolve(config, report, max_logits=50)
     assert (decoding.max_logits, asked.max_logits) == (2, 50)
+    assert resolve(config, report, max_logits=1).max_logits == 2
     grown = line(asked, "workspace").nbytes - line(decoding, "workspace").nbytes
     assert grown == 48 * VOCAB * 4
 
@@ -163,6 +164,21 @@ def test_the_state_line_is_what_the_store_allocates(report, path):
         max_verify_rows=plan.max_verify_rows)
     tensors = (store.memory.rows, store._slots, store._records)
     assert line(plan, "state").nbytes == sum(each.nbytes for each in tensors)
+
+
+@pytest.mark.parametrize(("capacity", "pages"), [
+    (5 * PAGE_BYTES + 1, 6), (PAGE_BYTES - 1, 0), (None, None)])
+def test_host_memory_for_states_counts_where_it_is_the_machines_own(
+    report, path, parts, capacity, pages
+):
+    config = LaunchConfig(model=path, host_capacity=capacity)
+    plain = resolve(LaunchConfig(model=path), report).ledger
+    names = [each.name for each in resolve(config, report).ledger.lines]
+    assert names == ["weights", "state", "workspace", *(["host"] if capacity else [])]
+    if capacity:
+        assert line(resolve(config, report), "host").nbytes == pages * PAGE_BYTES
+    parts.Profile.device = "cuda"
+    assert resolve(config, report).ledger == plain
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers(report, path, parts, monkeypatch):
@@ -259,13 +275,6 @@ def test_drafts_have_a_default_and_a_reason(report, path, spec, asked, drafts, w
 def test_more_drafts_than_the_speculator_takes_are_refused(report, path):
     with pytest.raises(api.ConfigError, match="7 are asked for, and --spec toy takes 1 to 6"):
         resolve(LaunchConfig(model=path, spec="toy", draft_tokens=7), report)
-
-
-def test_mtp_takes_five_drafts_at_most(report, tmp_path):
-    path = write(tmp_path / "mtp.ninfer", mtp={"config": {}})
-    assert resolve(LaunchConfig(model=path, spec="mtp", draft_tokens=5), report).max_tokens == 512
-    with pytest.raises(api.ConfigError, match="6 are asked for, and --spec mtp takes 1 to 5"):
-        resolve(LaunchConfig(model=path, spec="mtp", draft_tokens=6), report)
 
 
 @pytest.mark.parametrize(("options", "used"), [

@@ -6,7 +6,7 @@ import pytest
 
 from ninfer_core.api import NInferError, RequestError
 from ninfer_core.engine.client import EngineClient
-from ninfer_core.engine.request import Finished
+from ninfer_core.engine.request import Finished, TextDelta
 
 
 def test_generations_run_together_and_end(kit):
@@ -15,9 +15,10 @@ def test_generations_run_together_and_end(kit):
         requests = [kit.ask(first=i, ignore_eos=True) for i in range(6)]
         generations = [client.submit(request) for request in requests]
         for request, generation in zip(requests, generations, strict=True):
-            *deltas, last = generation
+            *before, last = generation
             assert list(last.token_ids) == kit.expected(request, 8)
-            assert "".join(delta.text for delta in deltas) == kit.text(last.token_ids)
+            texts = [event.text for event in before if isinstance(event, TextDelta)]
+            assert "".join(texts) == kit.text(last.token_ids)
     parts.engine.audit()
 
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from attrs import evolve
 
-from ninfer_core.api import PreparedPrompt, RequestError, SamplingParams
+from ninfer_core.api import CallRules, Grammar, PreparedPrompt, RequestError, SamplingParams
 from ninfer_core.engine import engine as engine_module
 from ninfer_core.engine.request import TextDelta
 from ninfer_core.sampling.constraint import AllOf
-from ninfer_core.speculation.mtp import MtpSpeculator
-from ninfer_core.speculation.ngram import NgramSpeculator
 from ninfer_core.text.parsers import ReasoningParser
+from ninfer_drafting.mtp import MtpSpeculator
+from ninfer_drafting.ngram import NgramSpeculator
 
 OPEN, CLOSE, FORCED = 1, 2, [3, 2, 4]
 SPECULATORS = [None, MtpSpeculator, NgramSpeculator]
@@ -28,6 +28,10 @@ def answer(kit, request, speculator=None, **options):
     assert events[-1].cause is None
     assert speculator is None or parts.engine._speculation.is_on
     return list(events[-1].token_ids), events
+
+
+def content(events):
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
 class TestThinkingBudget:
@@ -75,7 +79,7 @@ class TestThinkingBudget:
         _, events = answer(
             kit, thinking(kit, thinking_budget=4), MtpSpeculator, frontend=Frontend())
         texts = {"reasoning": "", "content": ""}
-        for event in events[:-1]:
+        for event in (each for each in events if isinstance(each, TextDelta)):
             texts[event.channel] += event.text
         assert texts == {"reasoning": "AAAAC", "content": "DT" + "A" * 22}
 
@@ -145,7 +149,7 @@ class TestMinTokens:
         assert stop not in whole[4:]
         request = kit.ask(max_tokens=12, min_tokens=least, stop=[stop], ignore_eos=True)
         tokens, events = answer(kit, request, speculator)
-        text = "".join(event.text for event in events[:-1])
+        text = content(events)
         if least <= 2:
             assert (text, len(tokens), events[-1].reason) == (whole[:2], 4, "stop-string")
         else:
@@ -157,7 +161,7 @@ class TestMinTokens:
         request = kit.ask(max_tokens=12, min_tokens=7, stop=["TT"], ignore_eos=True)
         tokens, events = answer(kit, request)
         assert (len(tokens), events[-1].reason) == (9, "stop-string")
-        assert "".join(event.text for event in events[:-1]) == "T" * 7
+        assert content(events) == "T" * 7
 
     @pytest.mark.parametrize("fields", [
         {"min_tokens": 9}, {"min_tokens": -1}, {"min_tokens": 1.5}, {"thinking_budget": 0},
@@ -220,7 +224,7 @@ def test_a_fault_is_met_where_a_plain_run_meets_it(kit, monkeypatch, fault, afte
     expected = kit.expected(request, after)
     assert events[-1].reason == "error"
     assert list(events[-1].token_ids) == expected
-    assert "".join(event.text for event in events[:-1]) == kit.text(expected)
+    assert content(events) == kit.text(expected)
 
 
 def test_prompts_say_where_reasoning_stands(kit):
@@ -229,4 +233,109 @@ def test_prompts_say_where_reasoning_stands(kit):
     request = kit.ask(prompt=prompt, max_tokens=9, ignore_eos=True)
     tokens, events = answer(kit, request)
     assert tokens == kit.expected(request, 9)
-    assert all(isinstance(event, TextDelta) for event in events[:-1])
+    assert content(events) == kit.text(tokens)
+
+
+class Spelling:
+    """A compiler whose grammars are the letters of an answer; others are malformed."""
+
+    def __init__(self):
+        self.asked = []
+
+    def compile(self, grammar, calls, tools):
+        self.asked.append((grammar, calls, tools))
+        if not grammar.source.isupper():
+            raise RequestError("malformed", where=grammar.kind)
+        letters = [ord(each) - 64 for each in grammar.source]
+        return lambda end_ids: Spelt(letters, end_ids)
+
+
+class Spelt:
+    def __init__(self, letters, end_ids):
+        self.letters, self.end_ids = letters, end_ids
+
+    def mask(self, pending):
+        mask = torch.zeros(48, dtype=torch.bool)
+        left = self.letters[len(pending) :]
+        mask[[*self.end_ids] if not left else left[:1]] = True
+        return mask
+
+    def commit(self, token_ids):
+        self.letters = self.letters[len(token_ids) :]
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+class TestGrammars:
+    @pytest.mark.parametrize("speculator", SPECULATORS)
+    @pytest.mark.parametrize("sampling", SAMPLING)
+    def test_the_answer_is_what_the_grammar_says(self, kit, sampling, speculator):
+        request = kit.ask(max_tokens=30, grammar=Grammar("regex", "HELLOWORLD"), sampling=sampling)
+        tokens, events = answer(kit, request, speculator, compiler=Spelling())
+        assert kit.text(tokens) == "HELLOWORLD$"
+        assert events[-1].reason == "stop-token"
+
+    @pytest.mark.parametrize("speculator", SPECULATORS)
+    @pytest.mark.parametrize("budget", [1, 2, 3, 5])
+    def test_it_begins_behind_the_reasoning(self, kit, prefer, budget, speculator):
+        prefer(20)
+        request = thinking(kit, thinking_budget=budget, grammar=Grammar("regex", "DHELLO"))
+        request = evolve(request, ignore_eos=False)
+        tokens, _ = answer(kit, request, speculator, compiler=Spelling())
+        assert kit.text(tokens) == "T" * budget + "CBDHELLO$"
+
+    def test_it_begins_at_once_without(self, kit, prefer):
+        prefer(20)
+        request = thinking(
+            kit, is_open=False, thinking_budget=3, grammar=Grammar("regex", "HELLO"))
+        request = evolve(request, ignore_eos=False)
+        assert kit.text(answer(kit, request, compiler=Spelling())[0]) == "HELLO$"
+
+    def test_every_end_of_the_request_is_one(self, kit, prefer):
+        prefer(30)
+        request = kit.ask(max_tokens=30, stop_token_ids=[30], grammar=Grammar("regex", "AB"))
+        assert answer(kit, request, compiler=Spelling())[0] == [1, 2, 30]
+
+    @pytest.mark.parametrize("speculator", SPECULATORS)
+    def test_paused_and_gone_on_it_is_where_it_was(self, kit, speculator):
+        letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" * 2
+        parts = kit.build(speculator=speculator, compiler=Spelling())
+        request, events = kit.ask(max_tokens=80, grammar=Grammar("regex", letters)), []
+        number, cycle = parts.engine.submit(request, events.append), 0
+        while parts.engine.step():
+            cycle += 1
+            if cycle % 3 == 0:
+                parts.engine.pause(number)
+        assert kit.text(events[-1].token_ids) == letters + "$" and parts.engine.num_pauses > 3
+
+    def test_what_the_compiler_refuses_is_refused_at_once(self, kit):
+        engine = kit.build(compiler=Spelling()).engine
+        with pytest.raises(RequestError, match="malformed"):
+            engine.submit(kit.ask(grammar=Grammar("regex", "x")), print)
+        assert not engine.step()
+
+    def test_without_an_engine_of_grammars_it_is_said_what_to_install(self, kit):
+        engine = kit.build().engine
+        with pytest.raises(RequestError, match="ninfer-constraints"):
+            engine.submit(kit.ask(grammar=Grammar("json")), print)
+        engine.submit(kit.ask(), print)
+
+    @pytest.mark.parametrize(("rules", "tools", "why"), [
+        (CallRules(required=True), (), "nothing to call"),
+        (CallRules(required=True, names=()), (TOOL,), "nothing to call"),
+        (CallRules(names=("g",)), (TOOL,), "no such tool.*g"),
+        (CallRules(strict=frozenset({"g"})), (TOOL,), "no such tool.*g"),
+        (CallRules(required=True), (TOOL,), "writes none"),
+    ])
+    def test_rules_that_nothing_can_meet(self, kit, rules, tools, why):
+        engine = kit.build(compiler=Spelling()).engine
+        prompt = PreparedPrompt((3,), "", tools=tools)
+        with pytest.raises(RequestError, match=why):
+            engine.submit(kit.ask(prompt=prompt, calls=rules), print)
+
+    def test_rules_of_calls_that_cannot_be_hold_nothing(self, kit):
+        compiler, prompt = Spelling(), PreparedPrompt((3,), "", tools=(TOOL,))
+        request = kit.ask(prompt=prompt, calls=CallRules(names=("f",), parallel=False))
+        assert answer(kit, request, compiler=compiler)[0] == kit.expected(request, 8)
+        assert compiler.asked == []

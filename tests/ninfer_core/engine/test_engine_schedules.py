@@ -2,118 +2,19 @@
 request's answer is that of a plain run alone, and nothing is lost."""
 
 import pytest
-from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer_core.api import Draft, SamplingParams
-from ninfer_core.speculation.mtp import MtpSpeculator
-from ninfer_core.speculation.ngram import NgramSpeculator
+from ninfer_fixtures.schedules import alone, check, outcome, random_schedule
 
-SAMPLING = st.sampled_from([
-    SamplingParams(),
-    SamplingParams(temperature=0.8, top_k=20, seed=3),
-    SamplingParams(temperature=1.0, presence_penalty=0.7, repetition_penalty=1.2, seed=4),
-])
-REQUEST = st.fixed_dictionaries({
-    "length": st.integers(1, 140), "first": st.integers(0, 3),
-    "max_tokens": st.integers(1, 10) | st.just(50),
-    "use_cache": st.sampled_from([True, True, False]),
-    "sampling": SAMPLING, "ignore_eos": st.booleans(),
-    "stop": st.sampled_from([(), ("A",), ("B", "CD"), ("E", "FG", "H")]),
-    "thinking_budget": st.none() | st.integers(1, 5),
-})
-JOB = st.fixed_dictionaries({
-    "request": REQUEST, "submit": st.integers(0, 6), "cancel": st.none() | st.integers(0, 12),
-    "reasoning_open": st.booleans(), "least": st.integers(0, 6),
-})
-PATTERN = st.lists(st.booleans(), min_size=1, max_size=7)
-DRAFTING = st.one_of(
-    st.none(),
-    st.tuples(
-        st.just("oracle"), st.integers(1, 4), PATTERN,
-        st.lists(st.integers(0, 4), min_size=1, max_size=3),
-    ),
-    st.tuples(st.just("mtp"), st.integers(1, 5), PATTERN),
-    st.tuples(st.just("ngram"), st.integers(1, 8)),
-)
+SHORT = settings(max_examples=15 if settings.get_current_profile_name() == "ninfer" else 3000)
 
 
-def build(kit, drafting, **options):
-    """An engine with a speculator that errs in a pattern, and the requests that it knows."""
-    kind, *how = drafting or (None,)
-    if kind == "oracle":
-        oracle = kit.Oracle(*how)
-        return kit.build(speculator=oracle, **options), oracle.known
-    if kind == "ngram":
-        parts = kit.build(speculator=NgramSpeculator, drafts=how[0], **options)
-        return parts, parts.speculator._indexes
-    if kind == "mtp":
-        parts = kit.build(speculator=MtpSpeculator, drafts=how[0], **options)
-        parts.model.predictor.errs = lambda position: how[1][position % len(how[1])]
-        return parts, parts.speculator._held
-    return kit.build(**options), {}
-
-
-def ask(kit, job):
-    request = kit.ask(**job["request"], min_tokens=min(job["least"], job["request"]["max_tokens"]))
-    prompt = evolve(request.prompt, reasoning_open=job["reasoning_open"])
-    return evolve(request, prompt=prompt)
-
-
-def outcome(events):
-    text = "".join(event.text for event in events[:-1])
-    return events[-1].reason, events[-1].token_ids, events[-1].stop, text
-
-
-def alone(kit, request, drafting=None):
-    """What a request gives by itself. Only drafts that are drawn may change it: then a seed gives
-    another text of the same distribution."""
-    is_drawn = drafting and drafting[0] == "mtp" and request.sampling.temperature > 0
-    parts, _ = build(kit, drafting if is_drawn else None, chunk=512)
-    return outcome(kit.serve(parts, request)[0])
-
-
-def play(parts, jobs, requests):
-    """Submit and cancel at the given cycles; the events of each job."""
-    events, ids, cycle = [[] for _ in jobs], {}, 0
-    while len(ids) < len(jobs) or parts.engine.step():
-        for i, job in enumerate(jobs):
-            if job["submit"] == cycle:
-                ids[i] = parts.engine.submit(requests[i], events[i].append)
-            if job["cancel"] == cycle and i in ids:
-                parts.engine.cancel(ids[i])
-        cycle += 1
-        assert cycle < 1000, "the engine makes no progress"
-    parts.engine.audit()
-    return events
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    jobs=st.lists(JOB, min_size=1, max_size=6), max_sequences=st.integers(1, 5),
-    num_pages=st.integers(3, 12), chunk=st.sampled_from([64, 128]), drafting=DRAFTING,
-    memory=st.sampled_from([{}, {"host_pages": 6}, {"anchor": 64}, {"cache": False}]),
-)
-def test_any_schedule_gives_what_each_request_gives_alone(
-    kit, jobs, max_sequences, num_pages, chunk, drafting, memory
-):
-    parts, known = build(
-        kit, drafting, max_sequences=max_sequences, num_pages=num_pages, chunk=chunk, **memory)
-    requests = [ask(kit, job) for job in jobs]
-    for request, job, events in zip(requests, jobs, play(parts, jobs, requests), strict=True):
-        reason, tokens, stop, text = alone(kit, request, drafting)
-        found = outcome(events)
-        if found[0] == "cancelled":
-            assert job["cancel"] is not None
-            assert found[1] == tokens[: len(found[1])]
-            assert found[3] == kit.text(found[1])
-        else:
-            assert found == (reason, tokens, stop, text)
-    assert not known, "a request was not released"
-    assert parts.model.predictor.faults == []
-    assert parts.engine._speculation.is_on == (drafting is not None)
-    assert all(each.is_reproduced(parts.limits) for each in parts.engine.trace)
+@SHORT
+@given(schedule=st.randoms(use_true_random=False).map(random_schedule))
+def test_any_schedule_gives_what_each_request_gives_alone(schedule):
+    check(schedule)
 
 
 @pytest.mark.parametrize("wrong_at", [0, 1, 2, 3, None])
@@ -142,7 +43,7 @@ def test_a_stop_inside_a_draft_cuts_the_round(kit, cut):
     parts.engine.submit(request, events.append)
     parts.engine.run_until_idle()
     parts.engine.audit()
-    assert outcome(events) == alone(kit, request)
+    assert outcome(events) == alone(request)
 
 
 def test_drafts_never_pass_the_end_of_the_context(kit):

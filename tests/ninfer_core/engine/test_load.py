@@ -60,7 +60,8 @@ def report(monkeypatch):
             "speculators": (api.SpeculatorSpec("repeat", "box_parts:Repeat"),),
         },
     )
-    loaded = load_plugins(PluginSelection(names=(), modules=("ninfer_pack_toy.plugin",)))
+    modules = ("ninfer_pack_toy.plugin", "ninfer_drafting.plugin")
+    loaded = load_plugins(PluginSelection(names=(), modules=modules))
     return PluginReport((*loaded.records, box))
 
 
@@ -123,7 +124,7 @@ def test_a_speculator_is_told_what_it_works_for(report, path):
 
 
 @pytest.mark.parametrize("spec", ["mtp", "ngram"])
-def test_the_speculators_of_the_core_change_nothing_but_the_work(report, path, spec):
+def test_speculators_change_nothing_but_the_work(report, path, spec):
     plain = answer(report, model=path)[2]
     _, loaded, last, _ = answer(report, model=path, spec=spec)
     assert last.token_ids == plain.token_ids

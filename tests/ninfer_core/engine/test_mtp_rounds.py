@@ -6,7 +6,7 @@ import torch
 from attrs import evolve
 
 from ninfer_core.api import SamplingParams
-from ninfer_core.speculation.mtp import MtpSpeculator
+from ninfer_drafting.mtp import MtpSpeculator
 
 GREEDY = SamplingParams()
 WARM = SamplingParams(temperature=0.7, seed=7)

@@ -5,8 +5,10 @@ import pytest
 from attrs import evolve
 
 from ninfer_core.api import SamplingParams
-from ninfer_core.speculation.mtp import MtpSpeculator
-from ninfer_core.speculation.ngram import NgramSpeculator
+from ninfer_core.engine.request import TextDelta
+from ninfer_core.engine.status import TokenCounts
+from ninfer_drafting.mtp import MtpSpeculator
+from ninfer_drafting.ngram import NgramSpeculator
 
 WARM = SamplingParams(temperature=0.9, seed=5, repetition_penalty=1.2)
 
@@ -25,13 +27,21 @@ def run(kit, parts, requests):
         end = events[-1]
         assert end.cause is None
         assert list(end.token_ids) == kit.expected(request, request.max_tokens)
-        assert "".join(event.text for event in events[:-1]) == kit.text(end.token_ids)
+        texts = [event.text for event in events if isinstance(event, TextDelta)]
+        assert "".join(texts) == kit.text(end.token_ids)
         ends.append(end)
     return ends
 
 
 def replays(ends):
     return sum(end.reuse.replayed_tokens for end in ends)
+
+
+def counts_of(ends):
+    prompt, reused = (sum(each) for each in zip(*(
+        (end.usage.prompt_tokens, end.reuse.num_tokens) for end in ends), strict=True))
+    output = sum(end.usage.output_tokens for end in ends)
+    return TokenCounts(prompt, reused, prompt - reused, replays(ends), output)
 
 
 @pytest.mark.parametrize("options", [{}, {"host_pages": 200}, {"cache": False}])
@@ -49,6 +59,8 @@ def test_paused_while_decoding(kit, speculator, options, sampling):
         assert replays(ends) == 0, "its state was kept"
     if "cache" in options:
         assert replays(ends) > 0
+    assert parts.engine.status().tokens == counts_of(ends)
+    assert parts.engine.status().tokens == counts_of(ends)
 
 
 def test_drawn_drafts_go_on_after_a_pause(kit):

@@ -3,10 +3,11 @@
 import pytest
 from attrs import evolve
 
-from ninfer_core.api import PreparedPrompt, SamplingParams
+from ninfer_core.api import PreparedPrompt, RequestError, SamplingParams
 from ninfer_core.engine.request import Reuse
 from ninfer_core.engine.residence import places_of
-from ninfer_core.speculation.mtp import MtpSpeculator
+from ninfer_core.state.disk_tier import DiskTier
+from ninfer_drafting.mtp import MtpSpeculator
 
 SPECULATORS = [None, MtpSpeculator]
 
@@ -144,10 +145,18 @@ class TestWhy:
         assert (other.reuse.num_tokens, other.reuse.diverged_at) == (0, 0)
         assert answer(kit, parts, asked).reuse.num_tokens == 192
 
+    @pytest.mark.parametrize("scope", [["image"], {"a": 1}, ("a", ["b"]), 1.5])
+    def test_a_scope_that_is_no_literal_is_refused(self, kit, scope):
+        """What cannot be looked up, or written, must not reach the cache."""
+        parts, asked = kit.build(), evolve(prompt((1, 200)), scope=scope)
+        with pytest.raises(RequestError, match=r"\[scope\]"):
+            parts.engine.submit(kit.ask(prompt=asked), print)
+        assert kit.serve(parts, kit.ask(prompt=asked, use_cache=False))[0][-1].cause is None
+
     def test_a_request_can_stay_out_of_the_cache(self, kit):
         parts, asked = kit.build(), prompt((1, 200))
         assert answer(kit, parts, asked, use_cache=False).reuse == Reuse()
-        assert parts.engine.cache.contents() == ()
+        assert parts.engine.cache.points == ()
         answer(kit, parts, asked)
         assert answer(kit, parts, asked, use_cache=False).reuse == Reuse()
 
@@ -171,6 +180,24 @@ def test_a_predictor_goes_on_only_where_the_same_token_follows(kit, follows):
     assert end.usage.accepted_tokens == end.usage.drafted_tokens > 0
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_file_tells_what_followed(kit, tmp_path, follows):
+    """The same across processes."""
+    def start():
+        return kit.build(speculator=MtpSpeculator, anchor=64, disk=lambda store: DiskTier(
+            tmp_path, 100 * store.page_bytes, identity=b"model", store=store))
+
+    a = prompt((1, 300)).token_ids
+    parts = start()
+    answer(kit, parts, PreparedPrompt(a, ""), max_tokens=1)
+    parts.engine.close()
+    at = 192 + follows
+    end = answer(kit, start(), PreparedPrompt((*a[:at], a[at] % 47 + 1, *a[at + 1 :]), ""))
+    assert end.reuse.num_tokens == (192 if follows else 128)
+    assert end.reuse.tier == "disk"
+    assert end.usage.accepted_tokens == end.usage.drafted_tokens > 0
+
+
 def test_39_system_prompts_come_back(kit):
     """Bug 82: whatever does not fit any more, an immediate repeat hits, and nothing is latched."""
     parts = kit.build(num_pages=40)
@@ -182,6 +209,24 @@ def test_39_system_prompts_come_back(kit):
     assert statistics.evicted > 0
     recent = [answer(kit, parts, each, max_tokens=2).reuse.num_tokens for each in systems[-3:]]
     assert recent.count(192) >= 2, "the hit rate falls gradually"
+
+
+@pytest.mark.parametrize("speculator", SPECULATORS)
+def test_what_two_prompts_begin_with_is_kept_for_the_third(kit, speculator):
+    """Tools of 150 tokens, then a nonce: the second request leaves a point where it parts."""
+    parts, tools = kit.build(speculator=speculator), (1, 150)
+    ends = [answer(kit, parts, prompt(tools, (nonce, 90))) for nonce in (2, 3, 4, 5)]
+    found = [(end.reuse.num_tokens, end.reuse.kind, end.reuse.diverged_at) for end in ends]
+    assert found == [(0, "", 0), (0, "", 150), (128, "branch", 150), (128, "branch", 150)]
+    assert [point.kind for point in parts.engine.cache.points].count("branch") == 1
+
+
+def test_a_conversation_that_goes_on_leaves_no_branch(kit):
+    parts, tokens = kit.build(), prompt((1, 200)).token_ids
+    for turn in range(4):
+        end = answer(kit, parts, PreparedPrompt(tokens, ""))
+        tokens = (*tokens, *end.token_ids, *prompt((turn, 70)).token_ids)
+    assert {point.kind for point in parts.engine.cache.points} == {"prompt", "turn"}
 
 
 @pytest.mark.parametrize(("num_prompt", "num_stable", "marks", "anchor", "places"), [

@@ -124,6 +124,16 @@ def test_chunks_end_on_the_grid_or_where_they_must(begin, split, end):
     assert running(1, begin, 1000, split=split).chunk_end(LIMITS, 99) == end
 
 
+@pytest.mark.parametrize("begin, most, end", [
+    (0, 64, 64), (64, 96, 128), (70, 64, 128), (0, 500, 128), (0, 1, 1), (5, 7, 12), (995, 7, 1000),
+])
+def test_a_prompt_that_is_told_is_read_as_far_as_its_logits_fit(begin, most, end):
+    limits = evolve(LIMITS, max_logits=most)
+    assert running(1, begin, 1000, scores=True).chunk_end(limits, 99) == end
+    plain = running(1, begin, 1000)
+    assert plain.chunk_end(limits, 99) == plain.chunk_end(LIMITS, 99)
+
+
 class TestAdmission:
     @given(sizes=st.lists(st.integers(1, 500), min_size=1, max_size=9), free=st.integers(0, 40))
     def test_an_idle_engine_admits_the_first_whatever_there_is(self, sizes, free):

@@ -6,6 +6,7 @@ import pytest
 
 from ninfer_core.api import AmbiguityError, ModelDescription, UnsupportedError
 from ninfer_core.plugin_host import (
+    choose_constraints,
     choose_pack,
     choose_profile,
     find_embedded,
@@ -134,3 +135,25 @@ def test_an_unknown_profile_is_told_of_those_there_are(site):
     site.profile("box", "return Detection(50, 'a box')")
     with pytest.raises(UnsupportedError, match="--profile nope is unknown: installed: box"):
         choose_profile(load_plugins(site.selection(profile="nope")), "nope")
+
+
+ENGINE = """
+    @hookimpl
+    def ninfer_constraint_engines():
+        return [ConstraintSpec(name="{name}", compiler="{name}.compiler:Compiler")]
+"""
+
+
+def test_the_only_constraint_engine_or_the_one_that_is_asked_for(site):
+    assert choose_constraints(load_plugins(site.selection())) is None
+    for name in ("first", "second"):
+        site.write(f"{name}.compiler", "Compiler = object\n")
+    site.install("first", ENGINE)
+    assert choose_constraints(load_plugins(site.selection())).spec.name == "first"
+    site.install("second", ENGINE)
+    report = load_plugins(site.selection())
+    with pytest.raises(AmbiguityError, match="--constraints first or --constraints second"):
+        choose_constraints(report)
+    assert choose_constraints(report, "second").spec.name == "second"
+    with pytest.raises(UnsupportedError, match="--constraints third is unknown"):
+        choose_constraints(report, "third")

@@ -19,7 +19,7 @@ def allowed(mask):
 
 
 def budget(count, *, is_open, marks=MARKS):
-    return ThinkingBudget(marks, count, is_open=is_open, vocab_size=VOCAB, device="cpu")
+    return ThinkingBudget(marks, count, is_open=is_open, vocab_size=VOCAB)
 
 
 def walk(constraint, tokens):
@@ -58,7 +58,7 @@ def test_a_budget_may_be_ended_by_the_mark_alone():
 
 def all_kinds():
     ends = frozenset({0, 3, 99, -1})
-    return AllOf([budget(3, is_open=True), MinTokens(4, ends, VOCAB, "cpu")])
+    return AllOf([budget(3, is_open=True), MinTokens(4, ends, VOCAB)])
 
 
 @given(data=st.data(), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=6))
@@ -83,13 +83,13 @@ def test_pending_tokens_are_as_good_as_committed_ones_and_leave_no_trace(data, c
 @pytest.mark.parametrize("least", [1, 4])
 def test_end_tokens_are_possible_first_after_the_least(least):
     ends = frozenset({0, 3})
-    found = walk(MinTokens(least, ends, VOCAB, "cpu"), [5] * (least + 1))
+    found = walk(MinTokens(least, ends, VOCAB), [5] * (least + 1))
     assert found == [EVERYTHING - ends] * least + [EVERYTHING] * 2
 
 
 def test_end_tokens_that_do_not_exist_forbid_nothing():
     """Not the last of the vocabulary, for -1."""
-    mask = MinTokens(1, frozenset({-1, VOCAB, 5}), VOCAB, "cpu").mask(())
+    mask = MinTokens(1, frozenset({-1, VOCAB, 5}), VOCAB).mask(())
     assert allowed(mask) == EVERYTHING - {5}
 
 

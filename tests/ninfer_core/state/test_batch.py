@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from attrs import frozen
+from attrs import fields, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninfer_core.state.batch import BatchBuilder, Row
+from ninfer_core.state.batch import BatchBuilder, Row, _DeviceCopy
+from ninfer_core.state.step import StepBatch
 from ninfer_core.state.store import SequenceState
 
 
@@ -92,3 +93,31 @@ def test_another_device_gets_the_same_batch():
     for name in ("token_ids", "positions", "row_start", "page_table", "logit_rows", "replay"):
         assert torch.equal(getattr(host, name), getattr(device, name).cpu())
     assert device.num_tokens == host.num_tokens == 12
+
+
+def test_padding_is_of_nobody():
+    builder = BatchBuilder(max_rows=4, max_tokens=20, max_logits=20, max_pages=8)
+    builder.fill([row((sequence, 3, 2, True)) for sequence in SEQUENCES])
+    batch = builder.pad(3, 2)
+    assert (batch.num_rows, batch.num_tokens, batch.num_logits) == (3, 6, 6)
+    assert batch.token_row[:6].tolist() == [0, 0, 1, 1, 2, 2]
+    assert batch.row_start[:4].tolist() == [0, 2, 4, 6]
+    assert batch.logit_rows[:6].tolist() == [*range(6)]
+    assert not batch.slots.any() and not batch.page_table.any() and not batch.certain[:3].any()
+    assert builder.pad(2, 1).certain[:2].all()
+    drawn = SEQUENCES[2], 1, 1, True
+    assert builder.fill([row(drawn)]).page_table[0].any()  # the table is written anew
+
+
+def test_a_device_gets_all_buffers_in_one_copy():
+    builder = BatchBuilder(max_rows=2, max_tokens=4, max_logits=4, max_pages=8)
+    names = ["token_ids", "token_row", "page_table"]
+    like = builder.fill([row((SEQUENCES[1], 2, 1, True))])
+    copy = _DeviceCopy(like, [f.name for f in fields(StepBatch) if f.name[:4] != "num_"],
+                       torch.device("cpu"))
+    for name in names:
+        assert getattr(copy.host, name).shape == getattr(like, name).shape
+        getattr(copy.host, name).copy_(getattr(like, name))
+    copy.start()
+    for name in names:
+        assert torch.equal(getattr(copy.batch, name), getattr(like, name))

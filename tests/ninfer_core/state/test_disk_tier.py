@@ -40,7 +40,7 @@ def save(disk, lab, count=150, scope=SCOPE, replay=0):
     state = lab.begin(TOKENS, count - replay)
     if replay:
         lab.read(state, TOKENS, 4, accepted=replay)
-    snapshot = lab.store.snapshot(state, count)
+    snapshot = lab.store.snapshot(state, count, next_token=TOKENS[count % len(TOKENS)])
     lab.store.close(state)
     stored = disk.save(snapshot, scope, "turn", np.array(TOKENS[:count], np.int32))
     lab.store.drop(snapshot)
@@ -57,6 +57,7 @@ def test_another_process_reads_what_was_written(make, lab, specs, count, replay)
     assert (scope, kind, tokens.tolist()) == (SCOPE, "turn", TOKENS[:count])
     snapshot = disk.load(stored)
     assert snapshot.replay == replay
+    assert snapshot.next_token == stored.next_token == TOKENS[count % len(TOKENS)]
     reader.verify_snapshot(snapshot, TOKENS[:count])
 
 

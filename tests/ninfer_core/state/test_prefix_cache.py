@@ -71,9 +71,7 @@ def tiers(point):
 
 
 def own_pages(lab, point):
-    [report] = [r for p, r in zip(lab.cache._points, lab.cache.contents(), strict=True)
-                if p is point]
-    return report.num_own
+    return lab.store.memory.num_freed([point.copies[lab.store.memory]])
 
 
 def test_the_deepest_point_that_leaves_a_token(lab):
@@ -177,7 +175,7 @@ def test_an_immediate_repeat_hits_however_full_it_is(lab):
             assert lab.cache.statistics.evicted - evicted <= 2  # and not all of them at once
     assert Chat(lab, text(38, 130)).turn([5, 5]) == 128
     assert lab.cache.statistics.refused == 0
-    assert len(lab.cache.contents()) >= 9 and lab.store.pool.num_free < 8
+    assert len(lab.cache.points) >= 9 and lab.store.pool.num_free < 8
     for number in range(38, 30, -1):
         assert Chat(lab, text(number, 130)).turn([5, 5]) == 128
 
@@ -432,17 +430,88 @@ def test_without_a_slot_nothing_is_evicted_either(lab):
     assert [*lab.cache._points] == [point, other]
 
 
-def test_contents_say_what_each_point_holds(lab):
-    lab, tokens = lab(host_pages=9), text(1, 130)
-    shallow, deep = point_at(lab, tokens[:64], "stable"), point_at(lab, tokens, "turn", "")
-    lab.cache.hold(deep)
-    image = len(deep.copies[lab.store.memory].image)
-    first, second = lab.cache.contents()
-    assert (first.kind, first.begin, first.num_tokens) == ("stable", 0, 64)
-    assert first.tiers == ("device",) and not first.held
-    assert (second.begin, second.num_tokens, second.held) == (64, 130, True)
-    assert (second.num_pages, second.num_own) == (3 + image, 2 + image)
-    assert shallow.num_tokens == 64
+@pytest.mark.parametrize("awaited", [True, False])
+def test_what_is_awaited_goes_after_what_is_not(lab, awaited):
+    """Unless that is much dearer; and only as long as it is awaited."""
+    lab = lab(num_pages=40)
+    point, other, dear = (point_at(lab, text(*each)) for each in ((1, 128), (2, 192), (3, 900)))
+    point.awaits += awaited
+    assert [each.awaited for each in lab.cache.conversations()].count(True) == awaited
+    lab.cache.reclaim(lab.store.pool.num_free + 1)
+    assert [*lab.cache._points] == ([point, dear] if awaited else [other, dear])
+    point.awaits = 0
+    lab.cache.reclaim(40)
+    assert not lab.cache._points
+
+
+def test_a_version_tells_whether_anything_has_changed(lab):
+    lab = lab(num_pages=40, host_pages=40)
+    versions = [lab.cache.version]
+
+    def changes():
+        versions.append(lab.cache.version)
+        return versions[-1] != versions[-2]
+
+    first, second = point_at(lab, text(1, 64)), point_at(lab, text(2, 64))
+    assert changes()
+    lab.cache.match(text(1, 65), "")
+    lab.store.close(lab.cache.restore(first))
+    assert not changes()
+    lab.cache.reclaim(40)
+    assert tiers(first) == ["host"] and changes()
+    lab.cache.discard(first)
+    assert changes()
+    lab.cache.clear()
+    assert second not in lab.cache._points and changes()
+
+
+def test_the_token_that_follows_is_that_of_each_copy(lab, tmp_path):
+    """Of a state that was computed twice, before different tokens."""
+    lab = lab(num_pages=10, host_pages=10, disk=lambda store: DiskTier(
+        tmp_path, 20 * store.page_bytes, identity=b"model", store=store))
+    tokens, found = text(1, 64), []
+    for follower in (7, 8):
+        state = lab.begin(tokens)
+        point = lab.cache.capture(state, [*tokens, follower], 64, "", "prompt")
+        lab.store.close(state)
+        lab.cache.persist()
+        lab.cache.reclaim(10)
+        found.append({tier.name: copy.next_token for tier, copy in point.copies.items()})
+        assert lab.cache.source(point).name == "host"
+        lab.cache.clear()
+    assert found == [{"disk": 7, "host": 7}, {"disk": 7, "host": 8}]
+    lab.cache.discard(point)
+    with pytest.raises(NInferError, match="a restore point is gone"):
+        lab.cache.source(point)
+
+
+def test_conversations_are_chains_of_points(lab, tmp_path):
+    """Two that begin alike, and a file; each with all its pages, and those that nobody else has."""
+    lab = lab(disk=lambda store: DiskTier(
+        tmp_path, 60 * store.page_bytes, identity=b"model", store=store))
+    system, image = text(1, 128), 0
+    state = lab.begin(system)
+    stable = lab.cache.capture(state, system, 128, "", "stable")
+    for end, word in (("prompt", 2), ("turn", 3)):
+        going = lab.cache.restore(stable)
+        whole = [*system, *text(word, 70)]
+        lab.read(going, whole, 70)
+        last = lab.cache.capture(going, whole, 198, "", end)
+        image = len(last.copies[lab.store.memory].image)
+        lab.store.close(going)
+    last.awaits += 1
+    other = point_at(lab, text(5, 64), "mark", ("b", 1))
+    assert lab.cache.persist()
+    reports = lab.cache.conversations()
+    assert [(each.kind, each.num_tokens, each.num_points, each.awaited) for each in reports] == [
+        ("mark", 64, 1, False), ("turn", 198, 2, True), ("prompt", 198, 2, False)]
+    assert [each.age for each in reports] == sorted(each.age for each in reports)
+    assert [each.pages["device"] for each in reports] == [1 + image, 4 + 2 * image, 4 + 2 * image]
+    own = 2 + image  # the third page, the rest behind it and the image of the last point
+    assert [each.own_pages["device"] for each in reports] == [1 + image, own + image, own + image]
+    assert [list(each.pages) for each in reports].count(["device", "disk"]) == 1
+    last.awaits -= 1
+    assert reports[0].scope == other.scope == ("b", 1)
 
 
 class TestDisk:
@@ -468,7 +537,7 @@ class TestDisk:
         again.verify(again.cache.restore(match.point), tokens)
         assert again.cache.statistics.restored["disk"] == 1
         again.cache.clear()
-        assert len(again.cache.contents()) == 2
+        assert len(again.cache.points) == 2
 
     def test_a_damaged_file_is_a_miss(self, make, caplog):
         lab, tokens = make(), text(1, 200)
@@ -521,7 +590,7 @@ class TestDisk:
         assert lab.cache._disk.num_free >= 0 and "disk" in tiers(large)
         assert 2 <= sum("disk" in tiers(point) for point in lab.cache._points) < 12
         smaller = make(pages=15)
-        assert smaller.cache._disk.num_free >= 0 and len(smaller.cache.contents()) == 1
+        assert smaller.cache._disk.num_free >= 0 and len(smaller.cache.points) == 1
 
     def test_files_do_not_displace_each_other_for_ever(self, make):
         lab = make(pages=12)

@@ -342,3 +342,49 @@ def test_audit_finds_a_lost_page_and_a_lost_slot():
     state.pages, state.slot = pages, 3 if state.slot != 3 else 2
     with pytest.raises(NInferError, match="slot accounting is broken"):
         store.audit()
+
+
+class FailingRows:
+    """Rows of a memory; one access fails."""
+
+    def __init__(self, rows, number):
+        self.rows, self.left = rows, number
+
+    def __getitem__(self, index):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("a broken memory")
+        return self.rows[index]
+
+
+@pytest.mark.parametrize("what", ["snapshot", "snapshot elsewhere", "restore", "demote"])
+def test_a_copy_that_fails_loses_nothing(what):
+    """At each of its accesses to a memory, until it succeeds."""
+    store = make((KV, BIG), num_pages=16)
+    host, state = store.host_memory(10), store.open()
+    store.grow(state, 100)
+    write(store, state, 0, range(100))
+    kept, elsewhere = store.snapshot(state, 100), store.snapshot(state, 100, host)
+    calls = {
+        "snapshot": (store.memory, lambda: store.snapshot(state, 100)),
+        "snapshot elsewhere": (host, lambda: store.snapshot(state, 100, host)),
+        "restore": (host, lambda: store.restore(elsewhere)),
+        "demote": (store.memory, lambda: host.copy(kept)),
+    }
+    memory, call = calls[what]
+    rows, free, number = memory.rows, (store.pool.num_free, host.num_free), 0
+    while True:
+        memory.rows = FailingRows(rows, number)
+        try:
+            call()
+            break
+        except OSError:
+            number += 1
+        finally:
+            memory.rows = rows
+        store.audit()
+        host.audit()
+        assert free == (store.pool.num_free, host.num_free)
+    assert number >= 2
+    store.audit()
+    host.audit()

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from ninfer_conformance.subject import tiny_resources
 from ninfer_core.api import ArtifactError, PromptOptions, RequestError, SamplingParams
 from ninfer_core.text.frontend import ChatFrontend
+from ninfer_fixtures.tiny import tiny_resources
 
 PLAIN = b"{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 USER = {"role": "user", "content": "hi"}

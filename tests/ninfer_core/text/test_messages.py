@@ -43,6 +43,18 @@ def test_results_keep_the_id_of_their_call():
     assert made == {"role": "tool", "tool_call_id": "c0", "content": "ok"}
 
 
+def test_results_are_in_the_order_of_their_calls():
+    """Templates show no ids: the order alone tells which result is of which call."""
+    def result(name):
+        return {"role": "tool", "tool_call_id": name, "content": name}
+
+    made = template_messages([
+        calling("{}", "{}", "{}"), *map(result, ("c2", "other", "c0", "c1")), assistant("done"),
+        result("c1"), result("c0")])
+    assert [each["content"] for each in made if each["role"] == "tool"] == [
+        "c0", "c1", "c2", "other", "c1", "c0"]
+
+
 @pytest.mark.parametrize(("given", "expected"), [
     ('{"a": {"b": 1}}', {"a": {"b": 1}}), ({"a": 1}, {"a": 1}), ("", {}), (" ", {}), (None, {}),
     ('{"b": 1, "a": 2}', {"b": 1, "a": 2}),

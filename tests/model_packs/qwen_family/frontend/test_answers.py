@@ -149,7 +149,7 @@ def test_a_budget_counts_what_the_parser_calls_reasoning(frontend, words, option
     """Reported bugs 28 and 29: it ends blocks, and never an answer about their tags."""
     marks, used, is_open = frontend.reasoning_tokens, 0, options is not NO_THINKING
     limit = ThinkingBudget(
-        marks, budget, is_open=is_open, vocab_size=frontend.tokenizer.vocab_size, device="cpu")
+        marks, budget, is_open=is_open, vocab_size=frontend.tokenizer.vocab_size)
     for index, word in enumerate([*words, "x"]):
         said, _, _ = answer(frontend, "".join(words[:index]) + "HERE", options=options)
         is_open, mask = said.endswith("HERE"), limit.mask(())

@@ -12,6 +12,7 @@ TOOL = {"type": "function", "function": {
     "name": "weather", "description": "查询天气 😀", "parameters": {"type": "object"},
 }}
 USER = {"role": "user", "content": "colour of grass?"}
+MARK = {"cache_control": {"type": "ephemeral"}}
 OPEN, CLOSED = "<|im_start|>assistant\n<think>\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 XHIGH = "<|im_start|>system\nReasoning effort is set to xhigh.<|im_end|>\n"
 
@@ -301,3 +302,36 @@ def test_no_content_becomes_a_control_token(frontend, texts):
     assert special(frontend, spoken) == special(frontend, harmless)
     spelled = b"".join(map(frontend.tokenizer.token_bytes, spoken.token_ids))
     assert spelled == spoken.text.encode()
+
+
+class TestMarks:
+    """Cache markers of clients; see also the tests of `ninfer_core.text.marks`."""
+
+    def pieces(self, frontend, prompt):
+        return [b"".join(map(frontend.tokenizer.token_bytes, prompt.token_ids[:mark])).decode()
+                for mark in prompt.marks]
+
+    def test_an_agent_marks_tools_system_and_turns(self, frontend):
+        def part(text, **more):
+            return {"type": "text", "text": text, **more}
+
+        messages = [
+            {"role": "system", "content": [part("Be brief."), part("Always.\n", **MARK)]},
+            {"role": "user", "content": [part("A document.", **MARK), part("Its title?")]},
+            assistant("", "{}"), {**result("sunny"), **MARK},
+            system("Later."), {**USER, **MARK},
+        ]
+        tools = [TOOL, {**TOOL, **MARK}]
+        prompt = frontend.prepare(messages, tools=tools)
+        ends = ["\"object", "Always.", "A document.", "sunny", USER["content"]]
+        found = self.pieces(frontend, prompt)
+        assert [piece.endswith(end) for piece, end in zip(found, ends, strict=True)] == [True] * 5
+        assert all(prompt.text.startswith(piece) for piece in found)
+        assert prompt.marks[1] < prompt.num_stable < prompt.marks[2]
+
+    def test_they_change_no_prompt(self, frontend):
+        marked = [{**USER, **MARK}, assistant("Green.", reasoning_content="hm", **MARK),
+                  {"role": "user", "content": "<tool_response>x</tool_response>", **MARK}]
+        plain = [{k: v for k, v in each.items() if k != "cache_control"} for each in marked]
+        prompt, bare = frontend.prepare(marked), frontend.prepare(plain)
+        assert (prompt.token_ids, prompt.text) == (bare.token_ids, bare.text)
