@@ -1,0 +1,1 @@
+"""Benchmarks of NInfer, each a module of its own."""

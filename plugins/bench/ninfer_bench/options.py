@@ -1,0 +1,156 @@
+"""The benchmarks there are, and their options. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from argparse import SUPPRESS
+from collections.abc import Callable
+from typing import Any
+
+from attrs import field, frozen
+
+from ninfer_core.api import LazyRef
+from ninfer_core.cli import options
+from ninfer_core.cli.options import Parser, ranged
+
+
+@frozen
+class Benchmark:
+    """One benchmark.
+
+    :ivar words: what it is called by, ``engine host``.
+    :ivar run: ``(argparse.Namespace) -> ninfer_bench.report.Report``.
+    :ivar options: declares what it takes, but ``--json``.
+    """
+
+    words: str
+    summary: str
+    run: LazyRef = field(converter=LazyRef)
+    options: Callable[[Parser], None]
+
+
+def declare(parser: Parser) -> None:
+    """A subcommand for each benchmark, in groups by their first words."""
+    groups: dict[str, Any] = {"": _subparsers(parser)}
+    for benchmark in BENCHMARKS:
+        group, _, name = benchmark.words.rpartition(" ")
+        if group not in groups:
+            made = groups[""].add_parser(group, help=f"{group} benchmarks")
+            groups[group] = _subparsers(made)
+        own = groups[group].add_parser(
+            name, help=benchmark.summary, description=benchmark.summary)
+        benchmark.options(own)
+        own.add_argument("--json", action="store_true", default=False,
+                         help="print one object of JSON instead of tables")
+        own.set_defaults(benchmark=benchmark)
+        _plugins_behind(own)
+
+
+def _subparsers(parser: Parser) -> Any:
+    def make(prog: str, description: str = "", **_: object) -> Parser:
+        return Parser(prog, description)
+
+    made: Any = make  # a function will do where a class is declared
+    return parser.add_subparsers(metavar="BENCHMARK", required=True, parser_class=made)
+
+
+def _plugins_behind(parser: Parser) -> None:
+    """Take the options that all commands have behind the words as well; one that is not given
+    there leaves what was given before them."""
+    before = {*parser._actions}
+    options.plugins(parser)
+    for action in {*parser._actions} - before:
+        action.default = SUPPRESS
+
+
+def _host(parser: Parser) -> None:
+    add = parser.add_argument_group("steps").add_argument
+    add("--rows", type=ranged(int, 1, 64), default=8, metavar="N",
+        help="requests that decode at once (default: 8)")
+    add("--steps", type=ranged(int, 10), default=2000, metavar="N",
+        help="steps of each run (default: 2000)")
+    add("--context", type=ranged(int, 1), default=512, metavar="N",
+        help="tokens of each prompt (default: 512)")
+    add("--limit", type=ranged(float, 0), default=300.0, metavar="US",
+        help="microseconds that the median may take (default: 300)")
+
+
+def _model(parser: Parser) -> None:
+    """A model that is loaded as for any other command, or a tiny one."""
+    options.model(parser)
+    add = parser.add_argument_group("model").add_argument
+    add("--tiny", default="qwen_dense", metavar="PACK",
+        help="without MODEL: the tiny model of a pack, random weights (default: qwen_dense)")
+    add("--sequences", type=ranged(int, 1, 8), default=8, metavar="N",
+        help="most requests that run at once (default: 8)")
+    options.launch(parser)
+
+
+def _agent(parser: Parser) -> None:
+    add = parser.add_argument_group("trace").add_argument
+    add("--turns", type=ranged(int, 2), default=30, metavar="N",
+        help="turns of the main conversation (default: 30)")
+    add("--system-tokens", type=ranged(int, 64), default=8000, metavar="N",
+        help="of the system prompt at first, tools included (default: 8000)")
+    add("--nonce", action="store_true", default=False,
+        help="begin every system prompt with a line of its own, and explain the misses")
+    add("--least", type=ranged(float, 0, 100), default=97.0, metavar="PERCENT",
+        help="of the reusable tokens that must be reused (default: 97)")
+    _model(parser)
+
+
+def _load(parser: Parser) -> None:
+    add = parser.add_argument_group("load").add_argument
+    add("--clients", type=ranged(int, 1), default=8, metavar="N", help="at once (default: 8)")
+    add("--seconds", type=ranged(float, 1), default=600.0, metavar="S",
+        help="after which no request begins (default: 600)")
+    add("--kinds", type=ranged(int, 2), default=32, metavar="N",
+        help="different requests (default: 32)")
+    add("--longest", type=ranged(int, 128), default=1536, metavar="N",
+        help="tokens of the longest prompt (default: 1536)")
+    add("--seed", type=ranged(int, 0), default=0, metavar="N", help="of all choices (default: 0)")
+    add("--free-answers", action="store_true", default=False,
+        help="do not compare answers with those of the same requests alone, for kernels whose "
+        "bits depend on the batch")
+    _model(parser)
+
+
+def _soak(parser: Parser) -> None:
+    add = parser.add_argument_group("schedules").add_argument
+    add("--seconds", type=ranged(float, 0), default=60.0, metavar="S",
+        help="after which no schedule begins (default: 60)")
+    add("--seed", type=ranged(int, 0), default=0, metavar="N",
+        help="of the first schedule; each next one has the next seed (default: 0)")
+    add("--jobs", type=ranged(int, 1), default=8, metavar="N",
+        help="most requests of a schedule (default: 8)")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def _step(parser: Parser) -> None:
+    options.model(parser)
+    add = parser.add_argument_group("steps").add_argument
+    add("--format", default="", metavar="NAME",
+        help="of a card: store all matrices in this format instead of its recipe's")
+    add("--rows", type=_numbers, default=[1], metavar="N,N", help="sequences that decode at once")
+    add("--widths", type=_numbers, default=[1], metavar="N,N", help="tokens of each of them")
+    add("--contexts", type=_numbers, default=[1024], metavar="N,N", help="tokens before the step")
+    add("--prefill", type=_numbers, default=[0], metavar="N,N",
+        help="tokens of chunks of a prompt (default: none)")
+    add("--eager-steps", action="store_true", default=False, help="do not capture graphs")
+    options.launch(parser)
+
+
+BENCHMARKS = (
+    Benchmark("step", "Whole steps of a model of real dimensions with random weights.",
+              "ninfer_bench.step:run", _step),
+    Benchmark("engine host", "The engine's own time in a step of decoding requests.",
+              "ninfer_bench.host:run", _host),
+    Benchmark("engine agent", "How much an agent's requests reuse, and why not more.",
+              "ninfer_bench.agent:run", _agent),
+    Benchmark("engine load", "Clients that ask for twice what the pool holds.",
+              "ninfer_bench.load:run", _load),
+    Benchmark("engine soak", "Random schedules, each held against its requests alone.",
+              "ninfer_bench.soak:run", _soak),
+)

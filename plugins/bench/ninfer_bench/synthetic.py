@@ -1,0 +1,166 @@
+"""Models of real dimensions with random weights, made on the device: what a card or an artifact's
+catalogue declares."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+from math import prod
+
+import torch
+from attrs import evolve, frozen
+from torch import Tensor
+
+from ninfer_core.api import ConfigError, LayoutSpec, Model, PlaneInfo, Progress, StorageChoice
+from ninfer_core.artifact.catalogue import TensorObject
+from ninfer_core.artifact.container import Artifact
+from ninfer_core.artifact.layouts.planar import plane_view
+from ninfer_core.artifact.rows import Planes
+from ninfer_core.artifact.store import WeightStore, load_weights
+from ninfer_core.cli.launch import prepare_catalogue
+from ninfer_core.cli.models import find_card
+from ninfer_core.config import EnginePlan, resolve
+from ninfer_core.engine.build import build_model
+from ninfer_core.ops.binder import Binder, KernelChoice
+from ninfer_core.plugin_host import PluginReport
+from ninfer_core.state.store import StateStore
+from ninfer_core.state.views import PagedPlanes
+
+CODE_SIZES = {"q4": 4.6, "q5": 9.2, "q6": 18.5, "q8": 73.0, "fp": 4.0}
+"""Standard deviations of random codes, by the first letters of their formats."""
+
+
+@frozen(eq=False)
+class Synthetic:
+    """A built model and what it is made of. :ivar kernels: what was bound."""
+
+    plan: EnginePlan
+    model: Model
+    store: StateStore
+    kernels: tuple[KernelChoice, ...]
+
+
+def make_plan(arguments: Namespace, progress: Progress) -> EnginePlan:
+    """A plan from a catalogue; with ``arguments.format``, of a card whose matrices are all stored
+    in that format."""
+    config, report, artifact = prepare_catalogue(arguments, progress)
+    if arguments.format:
+        artifact = _stored_alike(str(config.model), report, arguments.format)
+    config = evolve(
+        config, max_concurrency=max(arguments.rows), prefix_cache=False,
+        max_context=config.max_context or max(arguments.contexts) + 64,
+        prefill_chunk=max(arguments.prefill) or config.prefill_chunk,
+    )
+    most = max(arguments.rows) * max(arguments.widths)
+    return resolve(config, report, absent=True, artifact=artifact, max_logits=most)
+
+
+def build(plan: EnginePlan, max_width: int) -> Synthetic:
+    """Random weights, state and kernels on the plan's device.
+
+    :param max_width: most tokens of a row that may still be rejected.
+    """
+    config, device = plan.config, plan.hardware.device
+    plan.hardware.prepare(config.threads)
+    assert config.max_context is not None
+    store = StateStore(
+        plan.states, plan.kv, num_pages=plan.num_pages, max_sequences=config.max_concurrency,
+        max_context=config.max_context, max_verify_rows=max_width, device=device,
+    )
+    _fill_caches(plan, store)
+    binder = Binder(plan.kernels, device=device, capability=plan.hardware.capability,
+                    overrides=config.kernels)
+    model = build_model(
+        plan.model_pack, plan.model_config, weights=random_weights(plan), binder=binder,
+        store=store, profile=plan.hardware, max_tokens=plan.max_tokens,
+        max_context=config.max_context, max_logits=plan.max_logits,
+    )
+    return Synthetic(plan, model, store, tuple(binder.choices))
+
+
+def random_weights(plan: EnginePlan) -> WeightStore:
+    """Every stored tensor of the plan's parameters, its values such that a product keeps the size
+    of its input."""
+    registry = plan.registry
+    layouts: dict[str, LayoutSpec] = {name: each.spec for name, each in registry.layouts.items()}
+    known = load_weights(
+        plan.artifact, device="meta", layouts=layouts,
+        formats={name: each.spec for name, each in registry.formats.items()},
+        select=[parameter.name for parameter in plan.parameters],
+    )
+    generator = torch.Generator(plan.hardware.device).manual_seed(1)
+    planes: dict[str, Planes] = {}
+    for tensor in stored_tensors(plan.artifact, [each.name for each in plan.parameters]):
+        layout = known.layouts[tensor.layout]
+        image = torch.empty(tensor.bytes, dtype=torch.uint8, device=plan.hardware.device)
+        planes[tensor.id] = {
+            info.name: fill(plane_view(image, info), info, tensor, generator)
+            for info in layout.planes(tensor.format, tensor.shape)
+        }
+    return evolve(known, planes=planes)
+
+
+def stored_tensors(artifact: Artifact, names: Iterable[str]) -> list[TensorObject]:
+    """The objects that parameters lie in, each once."""
+    found = {tensor.id: tensor for name in names for tensor, _, _ in artifact.parts(name)}
+    return list(found.values())
+
+
+def _stored_alike(model: str, report: PluginReport, format_name: str) -> Artifact:
+    card = find_card(model, report.registry)
+    converters = [each.spec for each in report.registry.converters.values() if each.spec.outline]
+    if card is None or len(converters) != 1:
+        raise ConfigError("--format takes the name of a card and one converter", where=model)
+    outline = converters[0].outline
+    assert outline is not None
+    plan = evolve(card.spec.outline.load()(), recipe=(StorageChoice("*", format_name),))
+    made: Artifact = outline.load()(plan, report.registry)
+    return made
+
+
+def fill(
+    plane: Tensor, info: PlaneInfo, tensor: TensorObject, generator: torch.Generator
+) -> Tensor:
+    """Random values that the format has, in place."""
+    size = tensor.shape[-1] ** -0.5 if len(tensor.shape) > 1 else 0.1
+    if info.name == "divisor":
+        return plane.fill_(3 / size)
+    if plane.dtype == torch.float8_e4m3fn:
+        codes = plane.view(torch.uint8).random_(generator=generator)
+        if info.name == "scales":
+            codes.bitwise_and_(0x07).bitwise_or_(0x38)  # 1 to 1.9
+        else:
+            codes.bitwise_and_(0xB7)  # below 16, and no NaN
+        return plane
+    if info.name == "scales":
+        return plane.fill_(size / CODE_SIZES[tensor.format[:2]])
+    if plane.dtype.is_floating_point:
+        return plane.normal_(std=size, generator=generator)
+    if plane.dtype == torch.int32:
+        return plane.copy_(torch.arange(prod(info.shape)).view(info.shape))
+    if plane.dtype == torch.int8:
+        return plane.random_(-127, 128, generator=generator)
+    return plane.random_(generator=generator)
+
+
+def _fill_caches(plan: EnginePlan, store: StateStore) -> None:
+    """Values of the size that norms give."""
+    for spec in plan.states:
+        for layer in range(spec.layers):
+            view = store.view(spec.name, layer)
+            if isinstance(view, PagedPlanes):
+                for parts in view.planes.values():
+                    _fill_cache(parts)
+
+
+def _fill_cache(parts: object) -> None:
+    assert isinstance(parts, dict)
+    for name, stored in parts.items():
+        if name == "scales":
+            stored.fill_(0.02)
+        elif stored.dtype == torch.float8_e4m3fn:
+            stored.view(torch.uint8).random_(0, 0x40)
+        elif stored.dtype.is_floating_point:
+            stored.normal_()
+        else:
+            stored.random_(-127, 128)
