@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ninfer_core.api import PagedStateSpec, ParameterSpec, SlotStateSpec, StateSpec
 from ninfer_core.config import EnginePlan
 from ninfer_core.config.capacity import snapshot_pages
+from ninfer_core.config.ledger import host_line
 from ninfer_core.state.layout import StateLayout
 from ninfer_core.state.step import PAGE_TOKENS
 
@@ -24,6 +25,11 @@ def memory_rows(plan: EnginePlan) -> Iterator[Row]:
             yield from ((f"- {name}", size, why) for name, size, why in details[line.name](plan))
     yield "total", f"{ledger.total_bytes:,} B", "fits" if ledger.fits else "DOES NOT FIT"
     yield "budget", f"{ledger.budget_bytes:,} B", ledger.budget_source
+    if plan.config.host_capacity and plan.hardware.device != "cpu":
+        host = host_line(plan.config.host_capacity, state_layout(plan))
+        yield "pinned host memory", f"{host.nbytes:,} B", f"{host.arithmetic}; not of the budget"
+    if plan.config.disk_cache:
+        yield "files", f"{plan.config.disk_capacity:,} B", f"at most, in {plan.config.disk_cache}"
     if state_layout(plan).bytes_per_token:
         yield _room(plan)
     if plan.config.prefix_cache:

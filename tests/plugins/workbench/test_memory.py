@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from attrs import evolve
@@ -83,6 +84,17 @@ def test_a_kept_state_is_counted(mini):
     rows = {name: (size, why) for name, size, why in memory_rows(mini(prefix_cache=True))}
     assert rows["kept state"][0] == f"{3 * 64 * 128:,} B"
     assert "at most 3 of 19 pages" in rows["kept state"][1]
+
+
+def test_other_memories_are_beside_the_budget(mini):
+    plan = mini(prefix_cache=True, host_capacity=100_000, disk_cache="/tmp/states")
+    on_cpu = evolve(plan, hardware=SimpleNamespace(device="cpu"))
+    assert "pinned host memory" not in [name for name, _, _ in memory_rows(on_cpu)]
+    rows = {name: (size, why) for name, size, why in memory_rows(plan)}
+    assert rows["pinned host memory"] == (
+        f"{13 * 8192:,} B",
+        "(12 + 1 padding) pages x 8,192 B for states that leave the pool; not of the budget")
+    assert rows["files"] == (f"{16 << 30:,} B", "at most, in /tmp/states")
 
 
 def test_the_room_is_what_fits_and_not_a_page_more(mini):

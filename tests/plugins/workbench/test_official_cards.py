@@ -16,7 +16,7 @@ from ninfer_workbench.steps import model_steps
 
 MODULES = (
     "ninfer_pack_qwen_dense.plugin", "ninfer_pack_qwen_moe.plugin", "ninfer_convert.plugin",
-    "ninfer_profile_rtx5090.plugin", "ninfer_workbench.plugin",
+    "ninfer_profile_rtx5090.plugin", "ninfer_drafting.plugin", "ninfer_workbench.plugin",
 )
 FILE_BYTES = {
     "qwen3.6-27b": 17_495_365_888, "qwen3.6-27b-nvfp4": 18_324_064_000,

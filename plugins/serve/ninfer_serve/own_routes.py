@@ -1,0 +1,65 @@
+"""Routes of no dialect: health, and the plugins of this server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from litestar import Response, get
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from ninfer_core.plugin_host import PluginReport
+from ninfer_serve.auth import OPEN
+from ninfer_serve.openapi import gives
+from ninfer_serve.service import Service
+
+
+class Health(Struct):
+    """Requests go on"""
+
+    status: Literal["ok", "starting", "restarting", "stalled", "stopping"]
+
+
+class Plugin(Struct):
+    id: str
+    object: Literal["plugin"]
+    distribution: str
+    version: str
+    state: str
+    reason: str
+    provides: dict[str, list[str]]
+
+
+class PluginList(Struct):
+    """The plugins that were found"""
+
+    object: Literal["list"]
+    data: list[Plugin]
+
+
+def own_routes(service: Service, report: PluginReport) -> Sequence[ControllerRouterHandler]:
+    """The handlers."""
+
+    @get("/health", opt={OPEN: True}, summary="Whether requests go on", sync_to_thread=False,
+         responses=gives(Health, (503,), Health))
+    def health() -> Response[dict[str, Any]]:
+        state = service.status()["state"]
+        headers = {} if state == "ok" else {"Retry-After": "2"}
+        return Response({"status": state}, status_code=200 if state == "ok" else 503,
+                        headers=headers)
+
+    @get("/v1/plugins", summary="Plugins of this server", sync_to_thread=False,
+         responses=gives(PluginList, (401, 500)))
+    def plugins() -> dict[str, Any]:
+        return {"object": "list", "data": [
+            {
+                "id": record.name, "object": "plugin", "distribution": record.distribution,
+                "version": record.version, "state": record.state, "reason": record.reason,
+                "provides": {kind: [spec.name for spec in specs]
+                             for kind, specs in record.specs.items() if specs},
+            }
+            for record in report.records
+        ]}
+
+    return [health, plugins]
