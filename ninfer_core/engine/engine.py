@@ -102,9 +102,7 @@ class Engine:
         :raises RequestError: if it can never be served.
         :raises CapacityError: if as many are running or queued as the limits allow.
         """
-        sequence = self._intake.accept(
-            next(self._ids), request, sink, cycle=self._cycle, now=self._clock()
-        )
+        sequence = self._intake.accept(request, sink, cycle=self._cycle, now=self._clock())
         most = self.limits.max_sequences + self.limits.max_queue
         with self._lock:
             if self._closed:
@@ -112,6 +110,7 @@ class Engine:
             if len(self._sequences) >= most:
                 why = f"{most} of {most} are running or queued"
                 raise CapacityError("too many requests", why=why, fix="try again later")
+            sequence.id = next(self._ids)  # threads queue in the order of their ids
             self._sequences[sequence.id] = sequence
         return sequence.id
 

@@ -93,7 +93,7 @@ class Execution:
             self._begin_output(sequence, logits[-1:])
         if sequence.has_failed:
             return
-        if self.speculation.is_on:
+        if self.speculation.is_on and end < len(sequence.tokens):
             self.speculation.advance([sequence.advance(begin, 0, drafted=0, accepted=0)])
         if kind:
             self._residence.keep(sequence, kind)

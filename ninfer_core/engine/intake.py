@@ -37,16 +37,17 @@ class Intake:
         self._reuses, self._compiler = reuses, compiler
 
     def accept(
-        self, number: int, request: GenerationRequest, sink: Sink, *, cycle: int, now: float
+        self, request: GenerationRequest, sink: Sink, *, cycle: int, now: float
     ) -> Sequence:
-        """The sequence of a request; raises `RequestError` if it can never be served."""
+        """The sequence of a request, without an id; raises `RequestError` if it can never be
+        served."""
         frontend, prompt = self._frontend, request.prompt
         check_constraints(request, frontend)
         parser = PlainParser() if request.raw else frontend.parser(prompt)
         eos = frozenset[int]() if request.ignore_eos else frontend.eos_token_ids
         end_ids, limit = eos | request.stop_token_ids, self._limit(request)
         sequence = Sequence(
-            id=number, request=request, sink=sink,
+            request=request, sink=sink,
             output=TextOutput(
                 frontend.tokenizer.token_bytes, parser, request.stop, request.min_tokens
             ),

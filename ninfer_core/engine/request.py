@@ -88,7 +88,7 @@ class GenerationRequest:
 
 
 def _require_integer(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or value < least:
+    if type(value) is not int or value < least:
         raise RequestError(f"{name} must be an integer, {least} or more", why=f"it is {value!r}")
 
 

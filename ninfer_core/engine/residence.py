@@ -115,6 +115,8 @@ class Residence:
         """Leave the state where it stands for others, if there is room."""
         if not self._takes_part(sequence) or not sequence.frontier:
             return None
+        if self._drafts and sequence.frontier == len(sequence.tokens):
+            return None  # no token follows, so a predictor has not read the last position
         assert self.cache and sequence.state is not None
         scope, point = sequence.request.prompt.scope, None
         with self._sparing_requests():
@@ -190,7 +192,7 @@ class Residence:
             if each.num_tokens > sequence.most_reused:
                 continue
             follower = each.copies[self.cache.source(each)].next_token
-            if not self._drafts or follower in (None, sequence.tokens[each.num_tokens]):
+            if not self._drafts or follower == sequence.tokens[each.num_tokens]:
                 yield each
 
     def _restore(

@@ -31,7 +31,8 @@ from ninfer_core.state.store import SequenceState
 class Sequence:
     """What one request owns. Only the engine's thread changes it, but for ``cancelled``.
 
-    :ivar limit: most tokens, prompt included. :ivar content: makes what its answer is held to.
+    :ivar id: from the queue, in its order. :ivar limit: most tokens, prompt included.
+    :ivar content: makes what its answer is held to.
     :ivar tokens: prompt and committed output.
     :ivar last_cycle: cycle of submission or of the last prefill chunk.
     :ivar places: where the next chunks must end, because a restore point is wanted there, in order.
@@ -46,7 +47,6 @@ class Sequence:
     :ivar num_scored: tokens of the prompt whose logprobs were sent.
     """
 
-    id: int
     request: GenerationRequest
     sink: Sink
     output: TextOutput
@@ -55,6 +55,7 @@ class Sequence:
     tokens: list[int]
     last_cycle: int
     submitted_at: float
+    id: int = 0
     content: NewConstraint | None = None
     places: list[tuple[int, Kind]] = Factory(list)
     admitted_at: float | None = None

@@ -93,6 +93,8 @@ class Desk:
         if self._outbox:
             occurrences, self._outbox = self._outbox, []
             self._send(wire.Events(occurrences))
+            if any(isinstance(each, wire.Ended) for each in occurrences):
+                self._send(wire.Held([*self._engine.holdings().lines()]))
         if self._doubts:
             self._doubts = False
             self._check()

@@ -25,7 +25,7 @@ class EngineLink(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """``state``, ``restarts``, ``engine`` and ``heard_s`` of `Service.status`."""
+        """``state``, ``restarts``, ``engine``, ``heard_s`` and ``held`` of `Service.status`."""
         ...
 
 

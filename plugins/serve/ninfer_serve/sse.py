@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,16 @@ def frame(data: bytes, event: str = "") -> bytes:
     if event:
         return b"event: %b\ndata: %b\n\n" % (event.encode(), data)
     return b"data: %b\n\n" % data
+
+
+def batched(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """All frames in one piece, if there are any; those before an error come before it."""
+    found: list[bytes] = []
+    try:
+        found.extend(frames)
+    finally:
+        if found:
+            yield b"".join(found)
 
 
 async def with_heartbeat(

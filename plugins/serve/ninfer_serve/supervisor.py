@@ -116,6 +116,7 @@ class Supervisor:
         self._ready: asyncio.Future[wire.Ready] | None = None
         self._gone = asyncio.Event()
         self._status: EngineStatus | None = None
+        self._held: list[str] = []
         self._heard_at = self._moved_at = 0.0
         self._phase, self.restarts = "starting", 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -169,7 +170,7 @@ class Supervisor:
     def status(self) -> dict[str, Any]:
         engine = asdict(self._status) if self._status else None
         return {"state": self.state, "engine": engine, "heard_s": self._heard_at,
-                "restarts": self.restarts}
+                "held": self._held, "restarts": self.restarts}
 
     async def close(self) -> None:
         """Stop the engine and wait for its end."""
@@ -237,6 +238,8 @@ class Supervisor:
                 self._answer(message.number, message.failure)
             case wire.Report():
                 self._note(message.status)
+            case wire.Held():
+                self._held = message.lines
             case wire.Phase():
                 self._progress(message.phase, message.done, message.total)
             case wire.Ready():
@@ -277,7 +280,7 @@ class Supervisor:
 
     def _lose(self) -> None:
         """The engine is gone: so are its requests."""
-        self._line, self._status = None, None
+        self._line, self._status, self._held = None, None, []
         self._gone.set()
         self._settle_start(EngineGone("the engine ended while it was loading"))
         if self._phase == "ok":

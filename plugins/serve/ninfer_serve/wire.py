@@ -175,8 +175,14 @@ class Report(_Message):
     status: EngineStatus
 
 
+class Held(_Message):
+    """Who holds how much of the memory for states, a line each."""
+
+    lines: list[str]
+
+
 ToEngine = Launch | Submit | Cancel | Ask | Stop
-ToServer = Phase | Ready | Broken | Accepted | Refused | Events | Report
+ToServer = Phase | Ready | Broken | Accepted | Refused | Events | Report | Held
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

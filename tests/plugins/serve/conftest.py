@@ -175,7 +175,8 @@ class ScriptedEngine:
 
     def status(self) -> dict[str, Any]:
         engine = self.last_status and asdict(self.last_status)
-        return {"state": self.state, "restarts": 0, "engine": engine, "heard_s": 0.0}
+        return {"state": self.state, "restarts": 0, "engine": engine, "heard_s": 0.0,
+                "held": []}
 
     async def _play(self, number: int, steps: Iterable[Step], sink: Sink) -> None:
         try:

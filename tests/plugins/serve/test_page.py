@@ -89,6 +89,6 @@ def test_the_status_is_as_described(make_app):
     with TestClient(made.app) as client:
         found = client.get("/v1/status").json()
     assert msgspec.to_builtins(msgspec.convert(found, Status)) == found == {
-        "state": "stalled", "pending": 0, "restarts": 0, "heard_s": 0.0, "engine": None,
+        "state": "stalled", "pending": 0, "restarts": 0, "heard_s": 0.0, "engine": None, "held": [],
         "model": {"name": "tiny", "max_context": 4096, "max_concurrency": 4},
     }

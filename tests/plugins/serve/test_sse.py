@@ -12,7 +12,7 @@ from litestar import Request, get, post
 from litestar.response import Stream
 
 from ninfer_serve.disconnect import until_gone
-from ninfer_serve.sse import dumps, event_stream, frame, with_error, with_heartbeat
+from ninfer_serve.sse import batched, dumps, event_stream, frame, with_error, with_heartbeat
 
 BEAT = b": beat\n\n"
 
@@ -29,6 +29,20 @@ def test_frames_end_with_an_empty_line():
 def test_json_is_utf8_without_line_breaks(value, expected):
     assert dumps(value) == expected.encode()
     assert b"\n" not in dumps(value)
+
+
+def test_frames_before_an_error_come_before_it():
+    def failing():
+        yield b"a"
+        yield b"b"
+        raise ValueError
+
+    found, frames = [], batched(failing())
+    with pytest.raises(ValueError):
+        for each in frames:
+            found.append(each)
+    assert found == [b"ab"]
+    assert ([*batched([])], [*batched([b"a", b"b"])]) == ([], [b"ab"])
 
 
 def collect(frames):

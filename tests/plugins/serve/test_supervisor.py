@@ -105,6 +105,7 @@ def test_requests_are_answered_and_refused(run):
         await until(lambda: (supervisor.status()["engine"] or {}).get("running") == 0)
         status = supervisor.status()
         assert (status["state"], status["restarts"]) == ("ok", 0)
+        assert any(line.startswith("conversation: 3") for line in status["held"])
 
     run(test)
 

@@ -89,6 +89,7 @@ def test_what_the_engine_hears(message):
 @pytest.mark.parametrize("message", [
     wire.Phase("reading", 3, 0), wire.Ready(64, 2, 300, ["a: b"]), wire.Accepted(2),
     wire.Refused(3, wire.Failure("RequestError", "x")), wire.Broken(wire.Failure("A", "b", "c")),
+    wire.Held(["request 1: reading"]),
 ])
 def test_what_the_server_hears(message):
     assert sent(message, wire.to_server) == message

@@ -58,10 +58,11 @@ def _declaration(tool: Members) -> Mapping[str, Any]:
     if schema is None:
         refuse(tool.place("input_schema"), "a JSON schema", None)
     description = tool.text("description")
-    return {"type": "function", "function": {
-        "name": name, **({"description": description} if description else {}),
-        "parameters": schema.values,
-    }}
+    function = {"name": name, **({"description": description} if description else {}),
+                "parameters": schema.values}
+    marker = tool.object("cache_control")
+    return {"type": "function", "function": function,
+            **({"cache_control": marker.values} if marker else {})}
 
 
 def _named(choice: Members, tools: list[Mapping[str, Any]]) -> str:

@@ -15,6 +15,7 @@ from ninfer_serve.openai.chunks import Chunks
 from ninfer_serve.openai.counts import timings_of, usage_of
 from ninfer_serve.reasoning import reasoning_tokens
 from ninfer_serve.service import Answer, ChoiceEvent, Service
+from ninfer_serve.sse import batched
 
 
 class ChatAnswer:
@@ -48,9 +49,9 @@ class ChatAnswer:
         async with self._answer as answer:
             yield b"".join(self._frame(chunks, i, opening) for i in range(len(self._choices)))
             async for events in answer:
-                found = [frame for each in joined(events) for frame in self._feed(chunks, each)]
-                if found:
-                    yield b"".join(found)
+                fed = (frame for each in joined(events) for frame in self._feed(chunks, each))
+                for frames in batched(fed):
+                    yield frames
         yield chunks.ending(self._usage(self._ends()))
 
     def _feed(self, chunks: Chunks, each: ChoiceEvent) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ from ninfer_serve.openai.completion_request import CompletionRequest
 from ninfer_serve.openai.counts import timings_of, usage_of
 from ninfer_serve.serve_request import ServeRequest
 from ninfer_serve.service import Answer, ChoiceEvent, Service
+from ninfer_serve.sse import batched
 
 
 class CompletionAnswer:
@@ -44,12 +45,12 @@ class CompletionAnswer:
         """The answers as chunks; raises what one fails with."""
         chunks = Chunks(self._head, self._request.view.usage)
         async for events in self._events():
-            found = [
+            fed = (
                 chunks.frame(_shown(each.choice, piece), piece.finished)
                 for each in events for piece in self._choices[each.choice].feed(each.event)
-            ]
-            if found:
-                yield b"".join(found)
+            )
+            for frames in batched(fed):
+                yield frames
         yield chunks.ending(usage_of(self._ends(), 0))
 
     def _events(self) -> AsyncGenerator[list[ChoiceEvent], None]:

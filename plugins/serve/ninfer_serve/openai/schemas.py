@@ -154,6 +154,10 @@ class Model(Struct):
     created: int
     owned_by: str
     max_model_len: int
+    type: Literal["model"]
+    display_name: str
+    created_at: str
+    max_input_tokens: int
 
 
 class ModelList(Struct):

@@ -39,6 +39,7 @@ class Status(Struct):
     heard_s: float
     engine: dict[str, Any] | None
     model: ServedModel
+    held: list[str]
 
 
 def routes(service: Service) -> Sequence[ControllerRouterHandler]:

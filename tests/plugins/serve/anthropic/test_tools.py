@@ -20,12 +20,13 @@ def rules(choice, *tools):
     return call_rules(body, declarations(body))
 
 
-def test_declarations_are_functions_without_markers():
+def test_declarations_are_functions_with_their_markers():
     given = tool(description="Lists 查询", type="custom", cache_control={"type": "ephemeral"},
                  input_examples=[{"path": "."}], defer_loading=True)
     assert declarations(Members({"tools": [given, tool("noop", input_schema={})]})) == [
         {"type": "function",
-         "function": {"name": "ls", "description": "Lists 查询", "parameters": SCHEMA}},
+         "function": {"name": "ls", "description": "Lists 查询", "parameters": SCHEMA},
+         "cache_control": {"type": "ephemeral"}},
         {"type": "function", "function": {"name": "noop", "parameters": {}}},
     ]
     assert declarations(Members({})) == []

@@ -229,6 +229,8 @@ def test_failures_have_the_dialects_shape(kit, server, cause, status, code):
     assert "secret" not in response.text
     data = chunks(kit, server)
     assert data[-1]["error"] == error
+    told = [each["choices"][0]["delta"].get("content") for each in data[:-1]]
+    assert "a" in told  # though it may come in one batch with the failure
 
 
 def test_what_cannot_be_submitted_is_no_stream(server):

@@ -30,6 +30,7 @@ def test_models_are_listed_and_found(client):
     [model] = client.models.list().data
     assert model == client.models.retrieve("tiny")
     assert (model.id, model.object, model.max_model_len) == ("tiny", "model", 4096)
+    assert (model.type, model.display_name, model.max_input_tokens) == ("model", "tiny", 4096)
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("org/other")
     assert caught.value.code == "model_not_found"
