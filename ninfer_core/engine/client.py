@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Self
 
+from ninfer_core.api import NInferError
 from ninfer_core.engine.engine import Engine
 from ninfer_core.engine.request import Event, Finished, GenerationRequest, Sink
 
@@ -76,8 +77,9 @@ class EngineClient:
                 if not self._step():
                     self._rest()
                     self._wake.clear()
-        except Exception as error:
-            self._close_engine(error)
+        except BaseException as error:  # also what a panic of an extension is
+            cause = error if isinstance(error, Exception) else _ended_by(error)
+            self._close_engine(cause)
             raise
         self._close_engine()
 
@@ -89,3 +91,7 @@ class EngineClient:
     def _close_engine(self, cause: Exception | None = None) -> None:
         self._engine.close(cause)
         self._after_step()
+
+
+def _ended_by(error: BaseException) -> NInferError:
+    return NInferError("the engine has ended", why=repr(error))

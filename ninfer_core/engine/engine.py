@@ -185,7 +185,7 @@ class Engine:
     def persist(self) -> bool:
         """Write a restore point to disk, if there is a tier for it and a point worth it; return
         whether one was. For moments without requests."""
-        return self.cache is not None and self.cache.persist()
+        return self._residence.persist()
 
     def close(self, cause: Exception | None = None) -> None:
         """Take no more requests and end those there are: cancelled, or failed with a cause."""

@@ -141,12 +141,15 @@ class Execution:
         candidates = [_tokens_of(*pair) for pair in zip(drafts, verdicts, strict=True)]
         scores = score_output(sequences, logits, [len(d.rows) for d in drafts], candidates)
         settled = zip(sequences, drafts, verdicts, candidates, scores, strict=True)
+        first_row = 0
         for sequence, drafted, verdict, tokens, logprobs in settled:
             self.tokens.output -= sequence.num_output
             settle(sequence, tokens, certain=not drafted.drafts, logprobs=logprobs)
             self.tokens.output += sequence.num_output
             if verdict.token == INVALID and sequence.ending is None:
-                sequence.ending = "error", _fault_of(drafted.rows[verdict.accepted])
+                row, at = drafted.rows[verdict.accepted], first_row + verdict.accepted
+                sequence.ending = "error", _fault_of(row, logits[at])
+            first_row += len(drafted.rows)
 
 
 def settle(
@@ -175,12 +178,15 @@ def _tokens_of(drafted: Drafted, verdict: Verdict) -> list[int]:
     return [*drafted.drafts[: verdict.accepted], *last]
 
 
-def _fault_of(row: SampleRow) -> Exception:
-    """Why nothing could be drawn."""
+def _fault_of(row: SampleRow, logits: Tensor) -> Exception:
+    """Why nothing could be drawn from these logits ``[V]``."""
     if row.fault is not None:
         return row.fault
     if row.mask is not None and not row.mask.any():
         return RequestError("no token may follow", why="what the request asks for forbids them all")
+    if logits.isfinite().all():
+        return RequestError("no token can be drawn", why="its penalties leave no finite logits",
+                            fix="ask for penalties nearer to none")
     return _not_finite()
 
 

@@ -150,8 +150,16 @@ class Residence:
         left."""
         for point in sequence.points:
             if self.cache:
-                self.cache.discard(point)
+                with self._sparing_requests():
+                    self.cache.discard(point)
         sequence.points.clear()
+
+    def persist(self) -> bool:
+        """Write a restore point to disk; see `PrefixCache.persist`."""
+        if self.cache:
+            with self._sparing_requests():
+                return self.cache.persist()
+        return False
 
     def _forget(self, sequence: Sequence) -> None:
         """A request waits no longer."""

@@ -31,6 +31,8 @@ Scope = str | bytes | int | None | tuple["Scope", ...]
 """What tells computations of equal tokens apart, in literals that ``repr`` writes for good."""
 
 _log = logging.getLogger(__name__)
+_NOT_USABLE = ArtifactError, OSError, RecursionError, SyntaxError, TypeError, ValueError
+"""What reading a file may end with, whatever is in it."""
 _FOOTER = struct.Struct("<II12s")  # length and checksum of the catalogue, magic number
 _MAGIC = b"NINFERSTATE2"
 _MOST_CATALOGUE = 1024
@@ -112,7 +114,7 @@ class DiskTier:
                 _check(path == self._path(catalogue.scope, tokens), path, "the name")
                 found = literal_eval(catalogue.scope), catalogue.kind, tokens
                 stored = self._add(path, len(tokens), catalogue.next_token)
-            except (ArtifactError, OSError, SyntaxError, TypeError, ValueError) as error:
+            except _NOT_USABLE as error:
                 _log.warning("a stored state is not usable, and is deleted: %s", error)
                 self._delete(path)
             else:
@@ -127,6 +129,7 @@ class DiskTier:
         """Write a file that appears when it is whole; raises `OSError` if it cannot be written."""
         path = self._path(repr(scope), tokens)
         part = path.with_suffix(f".{os.getpid()}.part")
+        self._folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleared all caches
         snapshot.memory.settle()
         try:
             with part.open("wb") as file:

@@ -68,3 +68,51 @@ def test_a_dead_engine_leaves_nobody_waiting(kit, monkeypatch):
     client.close()
     with pytest.raises(NInferError, match="closed"):
         client.submit(kit.ask())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_panic_leaves_nobody_waiting_either(kit):
+    """What a panic of an extension raises is no `Exception`."""
+    class Panic(BaseException):
+        pass
+
+    def panic(batch):
+        raise Panic("of an extension")
+
+    parts = kit.build()
+    parts.model.before = panic
+    client = EngineClient(parts.engine)
+    last = [*client.submit(kit.ask())][-1]
+    assert "Panic('of an extension')" in str(last.cause)
+    client.close()
+    with pytest.raises(NInferError, match="closed"):
+        client.submit(kit.ask())
+    parts.engine.audit()
+
+
+def test_who_is_slow_to_be_taken_in_queues_behind_who_is_not(kit):
+    """Each thread checks its own request; the order of ids, which says who gives way, is that of
+    the queue. Two that do not go into the pool together."""
+    inside, goes_on = threading.Event(), threading.Event()
+
+    class Frontend(kit.LetterFrontend):
+        def parser(self, prompt):
+            if len(prompt.token_ids) == 60:
+                inside.set()
+                assert goes_on.wait(60)
+            return super().parser(prompt)
+
+    engine = kit.build(num_pages=4, frontend=Frontend()).engine
+    slow, quick = (kit.ask(length, max_tokens=180, ignore_eos=True) for length in (60, 61))
+    events: list[list[object]] = [[], []]
+    thread = threading.Thread(target=engine.submit, args=(slow, events[0].append))
+    thread.start()
+    assert inside.wait(60)
+    engine.submit(quick, events[1].append)
+    goes_on.set()
+    thread.join()
+    engine.run_until_idle()
+    assert [each[-1].cause for each in events] == [None, None]
+    assert [list(each[-1].token_ids) for each in events] == [
+        kit.expected(request, 180) for request in (slow, quick)]
+    engine.audit()

@@ -34,7 +34,7 @@ TEXTS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 30, 63, 64,
                  min_size=1, max_size=2)
 """Tokens and how often each is repeated; three tokens, so that prompts begin alike."""
 OPTIONS = st.fixed_dictionaries({
-    "max_tokens": st.sampled_from([1, 4, 9, 40]), "sampling": st.sampled_from(SAMPLING),
+    "max_tokens": st.sampled_from([0, 1, 4, 9, 40]), "sampling": st.sampled_from(SAMPLING),
     "use_cache": st.sampled_from([True, True, True, False]), "ignore_eos": st.booleans(),
     "stop": st.sampled_from([(), (), ("AB", "C")]), "min_tokens": st.integers(0, 1),
     "thinking_budget": st.sampled_from([None, None, 3]),
@@ -110,6 +110,7 @@ class EngineMachine(RuleBasedStateMachine):
             tuple(tokens), "", num_stable=min(stable, len(tokens)), marks=tuple(marks), scope=scope)
         if self.drafting.kind == "mtp":  # drawn drafts give another text when they end
             options = {**options, "sampling": SAMPLING[0]}
+        options = {**options, "min_tokens": min(options["min_tokens"], options["max_tokens"])}
         request = GenerationRequest(prompt, deadline_s=deadline, **options)
         events = []
 

@@ -88,6 +88,19 @@ def test_near_the_end_of_the_context_there_are_fewer_drafts_and_then_none(kit):
     assert usage.fallback_steps == 1
 
 
+@pytest.mark.parametrize("length", [1, 64, 65, 70, 128, 129])
+def test_a_prompt_that_nothing_follows_costs_no_drafts(kit, length):
+    """Its last position is not the predictor's before a token follows, so neither is its state of
+    use to others."""
+    parts = mtp(kit)
+    read, request = kit.ask(length, max_tokens=0), kit.ask(length + 9, ignore_eos=True)
+    [[*_, end]] = kit.serve(parts, read)
+    assert (end.reason, end.token_ids) == ("output-limit", ())
+    [output], [usage] = run(kit, parts, [request])
+    assert output == kit.expected(request, request.max_tokens)
+    assert usage.accepted_tokens == usage.drafted_tokens > 0
+
+
 def test_two_greedy_and_two_sampled_requests_draft_together(kit):
     requests = [
         evolve(each, sampling=sampling)

@@ -7,6 +7,7 @@ from attrs import evolve
 
 from ninfer_core.api import RequestError
 from ninfer_core.engine.request import Finished, TextDelta
+from ninfer_core.state.disk_tier import DiskTier
 from ninfer_drafting.mtp import MtpSpeculator
 from ninfer_fixtures.faults import SITES, Fault, failing
 
@@ -86,6 +87,19 @@ class TestNonsense:
         [events] = kit.serve(parts, request)
         assert (events[-1].reason, events[-1].reuse.num_tokens) == ("error", 64)
         assert parts.engine.cache.points == ()
+
+
+@pytest.mark.parametrize("speculator", [None, MtpSpeculator])
+def test_penalties_beyond_numbers_cost_no_others_their_states(kit, speculator):
+    """The model is not to blame, so what others go on from stays."""
+    parts = kit.build(speculator=speculator)
+    kit.serve(parts, kit.ask(130))
+    sampling = evolve(kit.ask().sampling, repetition_penalty=1e-300)
+    [[*_, end], _] = kit.serve(parts, kit.ask(130, sampling=sampling), kit.ask(first=2))
+    assert isinstance(end.cause, RequestError)
+    assert "penalties" in str(end.cause)
+    [[*_, end]] = kit.serve(parts, kit.ask(130))
+    assert end.reuse.num_tokens == 128
 
 
 def test_a_state_that_cannot_be_gone_on_from_is_given_up(kit):
@@ -189,3 +203,39 @@ def test_without_paged_state_there_are_no_pages_to_wait_for(kit):
     assert all(end.cause is None for end in found)
     outputs = [end.token_ids for end in found]
     assert sorted(outputs[:3]) == sorted(outputs[3:])
+
+
+def test_a_fault_in_an_idle_moment_costs_no_request(kit, tmp_path, monkeypatch):
+    def disk(store):
+        return DiskTier(tmp_path, 1 << 20, identity=b"model", store=store)
+
+    def fail(*_):
+        raise Fault("in an idle moment")
+
+    parts = kit.build(disk=disk)
+    kit.serve(parts, kit.ask(130))
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskTier, "save", fail)
+        assert not parts.engine.persist()
+    kit.serve(parts, kit.ask(130))
+    assert parts.engine.persist()
+
+
+def test_a_point_that_cannot_be_given_up_costs_no_more(kit, monkeypatch):
+    """A request fails, and then the cache in which it left a state."""
+    def spoil(batch, logits):
+        logits.fill_(float("nan"))
+
+    def fail(*_):
+        raise Fault("in the cache")
+
+    parts = kit.build()
+    kit.serve(parts, kit.ask(130))
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.engine.cache, "discard", fail)
+        parts.model.after = spoil
+        [[*_, end]] = kit.serve(parts, kit.ask(130))
+        assert "not finite" in str(end.cause)
+    parts.model.after = lambda *_: None
+    [[*_, end]] = kit.serve(parts, kit.ask(130))
+    assert end.cause is None and end.reuse.num_tokens == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ninfer_core.api import ArtifactError
+from ninfer_core.state import disk_tier
 from ninfer_core.state.disk_tier import DiskTier
 
 TOKENS = [*range(150)]
@@ -145,3 +148,17 @@ def test_the_longest_unused_come_first(make, lab):
         os.utime(stored.path, (0, 1000 - age))
     disk.load(files[2])
     assert [each.path for each, *_ in make().scan()] == [files[each].path for each in (1, 0, 2)]
+
+
+def test_a_folder_that_is_gone_is_made_again(make, lab):
+    disk, writer = make(), lab()
+    rmtree(save(disk, writer).path.parents[1])
+    disk.load(save(disk, writer, 80))
+
+
+def test_a_catalogue_that_no_parser_ends_with_is_damage(make, lab):
+    stored = save(make(), lab())
+    text = b"[" * 100_000
+    with stored.path.open("ab") as file:
+        file.write(text + disk_tier._FOOTER.pack(len(text), crc32(text), disk_tier._MAGIC))
+    assert not [*make().scan()] and not stored.path.exists()

@@ -1,0 +1,81 @@
+"""Captured decode steps, with a stand-in for the GPU: a graph that runs the model again."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from ninfer_fixtures.letters import VOCAB
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Graphs as they are captured; each counts its replays."""
+
+    class Graph:
+        def __init__(self):
+            self.replays, self.run = 0, None
+            graphs.append(self)
+
+        def replay(self):
+            self.replays += 1
+            self.logits.copy_(self.run())
+
+    @contextmanager
+    def capturing(graph, *, pool, capture_error_mode):
+        assert (pool, capture_error_mode) == ("pool", "thread_local")
+        yield
+        graph.run = calls[-1]
+        graph.logits = results[-1]
+
+    def watch(model):
+        forward = model.forward
+
+        def watched(batch):
+            if not batch.slots[: batch.num_rows].any():  # padding, which this model refuses
+                return torch.zeros(batch.num_logits, VOCAB)
+            return forward(batch)
+
+        def capturable(batch):
+            calls.append(lambda: watched(batch))
+            results.append(watched(batch))
+            return results[-1]
+
+        monkeypatch.setattr(model, "forward", capturable)
+
+    graphs, calls, results = [], [], []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capturing)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    return graphs, watch
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_answers_are_the_same(kit, device, drafts):
+    """Requests of several lengths, so that all numbers of rows come; with drafts, some rows have
+    fewer than others, which no graph is for."""
+    graphs, watch = device
+    requests = [kit.ask(length, first=length, max_tokens=count, ignore_eos=True)
+                for length, count in ((70, 24), (3, 5), (9, 13))]
+    answers = []
+    for captures in (False, True):
+        speculator = kit.Oracle(3) if drafts else None
+        parts = kit.build(max_sequences=3, speculator=speculator)
+        if captures:
+            watch(parts.model)
+            parts.engine.capture()
+        answers.append([events[-1].token_ids for events in kit.serve(parts, *requests)])
+    assert answers[0] == answers[1]
+    assert len(graphs) == (6 if drafts else 3)
+    assert sum(graph.replays for graph in graphs) > 0
+
+
+def test_capture_tells_how_far_it_is(kit, device):
+    seen = []
+    parts = kit.build(max_sequences=4)
+    device[1](parts.model)
+    parts.engine.capture(lambda *step: seen.append(step))
+    assert seen == [("graphs", done, 4) for done in range(1, 5)]
