@@ -270,7 +270,8 @@ class PreparedPrompt:
     :ivar tools: declarations of the tools that the answer may call, OpenAI's shape.
     :ivar num_stable: first tokens that other conversations with the same system prompt and tools
         begin with, too; 0 if that is not known.
-    :ivar marks: numbers of tokens after which a client wants the prompt to be reusable.
+    :ivar marks: numbers of tokens after which a client wants the prompt to be reusable; the last
+        eight count.
     :ivar scope: what tells apart computations of equal tokens, such as digests of media; literals,
         as ``repr`` writes them for good.
     """

@@ -20,6 +20,8 @@ from ninfer_core.state.restore_point import Kind, RestorePoint
 from ninfer_core.state.step import PAGE_TOKENS
 from ninfer_core.state.store import StateStore
 
+MAX_MARKS = 8
+"""Marks of a client that count, the last ones: more would push out other conversations."""
 SHOWN = 16
 """Tokens around a divergence that a record shows."""
 
@@ -255,7 +257,7 @@ def places_of(
     anchors = range(anchor_tokens, num_prompt, anchor_tokens)
     found: dict[int, Kind] = dict.fromkeys(anchors, "anchor")
     found |= {_on_grid(num_prompt): "prompt"}
-    found |= {_on_grid(mark): "mark" for mark in marks}
+    found |= {_on_grid(mark): "mark" for mark in sorted(marks)[-MAX_MARKS:]}
     found |= {_on_grid(num_stable): "stable"}
     return sorted((at, kind) for at, kind in found.items() if 0 < at < num_prompt)
 

@@ -25,6 +25,8 @@ from ninfer_serve.sse import dumps
 
 _log = logging.getLogger(__name__)
 ANTHROPIC_PATH = "/v1/messages"
+MAX_MESSAGE = 4_000
+"""Characters of an error's message."""
 
 
 class HttpError(RequestError):
@@ -101,7 +103,7 @@ def openai_error(error: Exception) -> dict[str, Any]:
     """The body of OpenAI's dialects."""
     status, code = status_of(error)
     kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    param = error.where or None if isinstance(error, RequestError) else None
+    param = short(error.where) or None if isinstance(error, RequestError) else None
     return {"error": {"message": message_of(error), "type": kind, "param": param, "code": code}}
 
 
@@ -119,7 +121,7 @@ def anthropic_error(error: Exception, request: str | None = None) -> dict[str, A
 def message_of(error: Exception) -> str:
     """One line for a user; of faults that are not theirs no more than that."""
     if isinstance(error, HTTPException):
-        return error.detail
+        return short(error.detail)
     if not isinstance(error, NInferError):
         return "internal error; the log of the server says more"
     text = error.what
@@ -127,7 +129,13 @@ def message_of(error: Exception) -> str:
         text += f" [{error.where}]"
     if error.why:
         text += f": {error.why}"
-    return f"{text} ({error.fix})" if error.fix else text
+    return short(f"{text} ({error.fix})" if error.fix else text)
+
+
+def short(text: str) -> str:
+    """What a client sent comes back in errors, but not all of it if it is long."""
+    half = MAX_MESSAGE // 2
+    return text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}"
 
 
 def headers_of(error: Exception) -> dict[str, str]:

@@ -236,6 +236,8 @@ def test_a_conversation_that_goes_on_leaves_no_branch(kit):
     (300, 290, (), 4096, [(256, "stable")]),
     (300, 0, (70, 300, 999), 4096, [(64, "mark"), (256, "mark")]),
     (300, 0, (), 128, [(128, "anchor"), (256, "prompt")]),
+    (2000, 0, tuple(range(1900, 64, -64)), 4096,
+     [*((at, "mark") for at in range(1408, 1920, 64)), (1984, "prompt")]),
 ])
 def test_where_restore_points_are_wanted(num_prompt, num_stable, marks, anchor, places):
     assert places_of(num_prompt, num_stable, marks, anchor) == places
