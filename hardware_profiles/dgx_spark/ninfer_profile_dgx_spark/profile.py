@@ -17,7 +17,7 @@ KV
 from __future__ import annotations
 
 from ninfer_core.api import Detection, MachineFigures
-from ninfer_nvidia.planned import PlannedCard, detect_planned
+from ninfer_nvidia.card import NvidiaCard, detect_card
 
 CARD = "NVIDIA GB10"
 TOTAL_BYTES = 121 << 30
@@ -35,8 +35,11 @@ FIGURES = MachineFigures(
 
 def detect() -> Detection:
     """Any machine with this chip."""
-    return detect_planned((CARD,))
+    return detect_card((CARD,))
 
 
-def profile() -> PlannedCard:
-    return PlannedCard("dgx_spark", capability=121, default_kv_dtype="fp8", card=FIGURES)
+def profile() -> NvidiaCard:
+    return NvidiaCard(
+        "dgx_spark", (CARD,), capability=121, default_kv_dtype="fp8", card=FIGURES,
+        reserve_bytes=RESERVE_BYTES, shares_memory=True,
+    )

@@ -19,7 +19,7 @@ KV
 from __future__ import annotations
 
 from ninfer_core.api import Detection, MachineFigures
-from ninfer_nvidia.planned import PlannedCard, detect_planned
+from ninfer_nvidia.card import NvidiaCard, detect_card
 
 CARD = "NVIDIA H200"
 TOTAL_BYTES = 150_109_880_320
@@ -37,8 +37,11 @@ FIGURES = MachineFigures(
 
 def detect() -> Detection:
     """The H200 alone: other cards of the generation have other memory."""
-    return detect_planned((CARD,))
+    return detect_card((CARD,))
 
 
-def profile() -> PlannedCard:
-    return PlannedCard("hopper", capability=90, default_kv_dtype="bf16", card=FIGURES)
+def profile() -> NvidiaCard:
+    return NvidiaCard(
+        "hopper", (CARD,), capability=90, default_kv_dtype="bf16", card=FIGURES,
+        reserve_bytes=RESERVE_BYTES,
+    )

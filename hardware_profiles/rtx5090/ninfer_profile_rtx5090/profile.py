@@ -22,7 +22,7 @@ KV
 from __future__ import annotations
 
 from ninfer_core.api import Detection, MachineFigures
-from ninfer_nvidia.planned import PlannedCard, detect_planned
+from ninfer_nvidia.card import NvidiaCard, detect_card
 
 CARD = "NVIDIA GeForce RTX 5090"
 TOTAL_BYTES = 32 << 30
@@ -40,8 +40,11 @@ FIGURES = MachineFigures(
 
 def detect() -> Detection:
     """The desktop card only: the laptop's of like name is another."""
-    return detect_planned((CARD,))
+    return detect_card((CARD,))
 
 
-def profile() -> PlannedCard:
-    return PlannedCard("rtx5090", capability=120, default_kv_dtype="fp8", card=FIGURES)
+def profile() -> NvidiaCard:
+    return NvidiaCard(
+        "rtx5090", (CARD,), capability=120, default_kv_dtype="fp8", card=FIGURES,
+        reserve_bytes=RESERVE_BYTES,
+    )

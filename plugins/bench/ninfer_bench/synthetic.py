@@ -26,7 +26,7 @@ from ninfer_core.plugin_host import PluginReport
 from ninfer_core.state.store import StateStore
 from ninfer_core.state.views import PagedPlanes
 
-CODE_SIZES = {"q4": 4.6, "q5": 9.2, "q6": 18.5, "q8": 73.0, "fp": 4.0}
+CODE_SIZES = {"q4": 4.6, "q5": 9.2, "q6": 18.5, "q8": 73.0, "fp": 0.37}
 """Standard deviations of random codes, by the first letters of their formats."""
 
 
@@ -48,11 +48,16 @@ def make_plan(arguments: Namespace, progress: Progress) -> EnginePlan:
         artifact = _stored_alike(str(config.model), report, arguments.format)
     config = evolve(
         config, max_concurrency=max(arguments.rows), prefix_cache=False,
-        max_context=config.max_context or max(arguments.contexts) + 64,
+        max_context=config.max_context or _longest(arguments),
         prefill_chunk=max(arguments.prefill) or config.prefill_chunk,
     )
     most = max(arguments.rows) * max(arguments.widths)
     return resolve(config, report, absent=True, artifact=artifact, max_logits=most)
+
+
+def _longest(arguments: Namespace) -> int:
+    """Tokens of the longest sequence that is asked for."""
+    return max(arguments.contexts) + max(*arguments.widths, *arguments.prefill, 1)
 
 
 def build(plan: EnginePlan, max_width: int) -> Synthetic:
@@ -130,7 +135,7 @@ def fill(
         if info.name == "scales":
             codes.bitwise_and_(0x07).bitwise_or_(0x38)  # 1 to 1.9
         else:
-            codes.bitwise_and_(0xB7)  # below 16, and no NaN
+            codes.bitwise_and_(0xB7)  # below 1, and no NaN
         return plane
     if info.name == "scales":
         return plane.fill_(size / CODE_SIZES[tensor.format[:2]])

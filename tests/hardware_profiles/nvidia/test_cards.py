@@ -8,11 +8,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from ninfer_core.api import UnsupportedError
+from ninfer_nvidia import card as card_module
 from ninfer_nvidia import cards as module
+from ninfer_nvidia.card import detect_card
 from ninfer_nvidia.cards import cards
-from ninfer_nvidia.planned import detect_planned
 
 INFORMATION = "Model: \t\t {}\nIRQ:   \t\t 41\nGPU UUID: \t GPU-47f4\nBus Type: \t PCIe\n"
 
@@ -23,6 +25,7 @@ def machine(tmp_path, monkeypatch):
     driver, path = tmp_path / "gpus", tmp_path / "bin"
     monkeypatch.setattr(module, "DRIVER", driver)
     monkeypatch.setenv("PATH", str(path))
+    monkeypatch.setattr(card_module, "_torch_version", lambda: "2.13.0")
     cards.cache_clear()
 
     def make(*names, smi=None):
@@ -61,7 +64,7 @@ def test_whatever_goes_wrong_there_are_no_cards(machine, smi, monkeypatch):
     monkeypatch.setattr(module, "SMI_TIMEOUT_S", 0.2)
     machine(smi=smi and f"PATH=/usr/bin:/bin\n{smi}")
     assert cards() == ()
-    assert detect_planned(("NVIDIA H200",)).reason == "no NVIDIA driver lists a card"
+    assert detect_card(("NVIDIA H200",)).reason == "no NVIDIA driver lists a card"
 
 
 def test_a_driver_that_cannot_be_read_is_none(machine):
@@ -83,43 +86,65 @@ def test_a_script_that_cannot_start_is_none(machine):
     assert cards() == ()
 
 
-@pytest.mark.parametrize("names", [(), ("NVIDIA H200",), ("NVIDIA GB10", "NVIDIA H200")])
-def test_a_profile_without_kernels_never_wins(machine, names):
+@pytest.mark.parametrize("names", [(), ("NVIDIA GB10",), ("NVIDIA GB10", "NVIDIA H200")])
+def test_another_card_or_none_is_no_claim(machine, names):
+    """Of several, the first: it is the one that is used."""
     machine(*names)
-    assert detect_planned(("NVIDIA H200",)).score is None
+    assert detect_card(("NVIDIA H200",)).score is None
+
+
+def test_a_card_is_above_the_cpu(machine):
+    machine("NVIDIA H200")
+    assert detect_card(("NVIDIA H200",)).score == card_module.DETECTION_SCORE > 10
+
+
+def test_torch_without_cuda_is_no_use(machine, monkeypatch):
+    machine("NVIDIA H200")
+    monkeypatch.setattr(card_module, "_torch_version", lambda: "2.13.0+cpu")
+    found = detect_card(("NVIDIA H200",))
+    assert found.score is None and "2.13.0+cpu is a CPU build" in found.reason
 
 
 def test_the_reason_says_what_is_here(machine):
     machine("NVIDIA GB10", "NVIDIA GB10")
-    assert "NVIDIA GB10 is here, but the profile has no kernels" in detect_planned(
-        ("NVIDIA GB10",)).reason
-    assert detect_planned(("NVIDIA H200",)).reason == "the card here is NVIDIA GB10"
+    assert detect_card(("NVIDIA GB10",)).reason == "NVIDIA GB10 is here"
+    assert detect_card(("NVIDIA H200",)).reason == "the card here is NVIDIA GB10"
 
 
 def test_a_card_of_like_name_is_another(machine):
     machine("NVIDIA GeForce RTX 5090 Laptop GPU")
-    assert "is here" not in detect_planned(("NVIDIA GeForce RTX 5090",)).reason
+    assert "is here" not in detect_card(("NVIDIA GeForce RTX 5090",)).reason
 
 
 @pytest.mark.parametrize("name", ["rtx5090", "dgx_spark", "hopper"])
 class TestProfiles:
-    """What all profiles without kernels have in common."""
+    """What all profiles of cards have in common."""
 
     def profile(self, name):
         return __import__(f"ninfer_profile_{name}.profile", fromlist=["profile"])
 
-    def test_it_plans_and_refuses_to_run(self, name):
+    def test_it_plans_anywhere_and_refuses_to_run_elsewhere(self, name):
         profile = self.profile(name).profile()
         assert (profile.name, profile.device) == (name, "cuda")
-        assert profile.memory_budget() == profile.figures().memory_bytes
-        with pytest.raises(UnsupportedError, match=f"ninfer plan MODEL --profile {name}"):
-            profile.prepare(None)
+        if torch.cuda.is_available():
+            pytest.skip("a card is here")
+        for call in (profile.memory_budget, lambda: profile.prepare(None)):
+            with pytest.raises(UnsupportedError, match=f"ninfer plan MODEL --profile {name}"):
+                call()
 
     def test_it_finds_its_own_card_alone(self, name, machine):
         parts = self.profile(name)
         machine(parts.CARD)
-        found = parts.detect()
-        assert found.score is None and f"{parts.CARD} is here" in found.reason
+        assert parts.detect().score == card_module.DETECTION_SCORE
+
+    def test_the_budget_leaves_the_reserve(self, name, monkeypatch):
+        """On memory that the CPU has too, of what the system says is available."""
+        profile = self.profile(name).profile()
+        monkeypatch.setattr(type(profile), "_require_card", lambda self: None)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (20 << 30, 32 << 30))
+        monkeypatch.setattr(card_module, "_available_bytes", lambda: 30 << 30)
+        free = 30 << 30 if profile.shares_memory else 20 << 30
+        assert profile.memory_budget() == free - profile.reserve_bytes
 
     def test_its_figures_are_whole_and_sourced(self, name):
         figures = self.profile(name).profile().figures()

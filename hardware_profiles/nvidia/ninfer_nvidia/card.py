@@ -1,0 +1,96 @@
+"""A profile of one NVIDIA card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from attrs import frozen
+
+from ninfer_core.api import Detection, MachineFigures, UnsupportedError
+from ninfer_nvidia.cards import cards
+
+DETECTION_SCORE = 80
+"""Above that of a CPU, which every machine has."""
+
+_MEMINFO = Path("/proc/meminfo")
+
+
+@frozen
+class NvidiaCard:
+    """A `HardwareProfile` of a card by its exact names.
+
+    :ivar models: as the driver writes them.
+    :ivar card: its figures; ``memory_bytes`` is what a plan may use.
+    :ivar reserve_bytes: that a start leaves free: for the context's own growth, captured graphs and
+        what the allocator cuts off; on shared memory, for the system.
+    :ivar shares_memory: whether the CPU has the same memory.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    capability: int
+    default_kv_dtype: str
+    card: MachineFigures
+    reserve_bytes: int
+    shares_memory: bool = False
+    device: str = "cuda"
+    compute_dtype: str = "bfloat16"
+
+    def figures(self) -> MachineFigures:
+        return self.card
+
+    def prepare(self, num_threads: int | None) -> None:
+        """Check the card, and let products of bf16 be summed in fp32 alone."""
+        import torch
+
+        self._require_card()
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+    def memory_budget(self) -> int:
+        """What is free now, less the reserve; on shared memory the system's own figure, because
+        the driver does not count what the page cache would give back."""
+        import torch
+
+        self._require_card()
+        free = _available_bytes() if self.shares_memory else torch.cuda.mem_get_info()[0]
+        return max(0, int(free) - self.reserve_bytes)
+
+    def _require_card(self) -> None:
+        """Raise `UnsupportedError` unless torch's first card is the profile's."""
+        import torch
+
+        fix = f"run on {' or '.join(self.models)}; `ninfer plan MODEL --profile {self.name}` works "
+        fix += "anywhere, and --profile cpu runs anywhere"
+        if not torch.cuda.is_available():
+            why = "torch finds no card" if torch.version.cuda else "this torch is a CPU build"
+            raise UnsupportedError(f"profile {self.name} cannot run here", why=why, fix=fix)
+        major, minor = torch.cuda.get_device_capability()
+        if 10 * major + minor != self.capability:
+            why = f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}"
+            raise UnsupportedError(f"profile {self.name} cannot run here", why=why, fix=fix)
+
+
+def detect_card(models: Sequence[str]) -> Detection:
+    """Whether the first card is one of ``models`` (exact names), and torch could use it."""
+    found = cards()
+    if not found:
+        return Detection(None, "no NVIDIA driver lists a card")
+    if found[0] not in models:
+        return Detection(None, f"the card here is {', '.join(dict.fromkeys(found))}")
+    if _torch_version().endswith("+cpu"):
+        return Detection(None, f"{found[0]} is here, but torch {_torch_version()} is a CPU build")
+    return Detection(DETECTION_SCORE, f"{found[0]} is here")
+
+
+def _torch_version() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "+cpu"
+
+
+def _available_bytes() -> int:
+    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) << 10  # in KiB

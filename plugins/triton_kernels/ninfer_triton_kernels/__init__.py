@@ -1,0 +1,1 @@
+"""Triton kernels for NVIDIA cards. Importing this imports neither torch nor triton."""

@@ -1,0 +1,144 @@
+"""Which requests the kernels take, and why not the others. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+from math import prod
+
+from attrs import evolve
+
+from ninfer_core.api import KernelRequest, WeightInfo
+
+MINIFLOATS = ("fp8_e4m3fn_row_bf16", "fp8_e4m3fn_g128_fp32", "nvfp4")
+DENSE = ("bf16", "fp32")
+KV_CODECS = ("bf16", "int8", "fp8")
+ACTIVATIONS = ("silu", "sigmoid")
+MAX_KEY_DIM = 256
+"""Rows of a state that one warp holds, for sixteen of its columns."""
+MAX_BLOCK_KEY_DIM = 128
+"""Of which four warps hold 32 columns, beside what products need."""
+
+
+def accept_embedding(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_linear(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_weights(request)
+
+
+def accept_swiglu(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_weights(request) or _refuse_halves(request)
+
+
+def accept_rmsnorm(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_gated_rmsnorm(request: KernelRequest) -> str | None:
+    if request.sizes["activation"] not in ACTIVATIONS:
+        return f"has no activation {request.sizes['activation']}"
+    return _refuse_dtype(request)
+
+
+def accept_sigmoid_gate(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_rope_kv_append(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_cache(request)
+
+
+def accept_paged_attention(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_cache(request)
+
+
+def accept_causal_conv1d(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_gated_delta_rule(request: KernelRequest) -> str | None:
+    if request.sizes["key_dim"] > MAX_KEY_DIM:
+        return f"has keys of at most {MAX_KEY_DIM}, not {request.sizes['key_dim']}"
+    return _refuse_dtype(request)
+
+
+def accept_gated_delta_rule_blocks(request: KernelRequest) -> str | None:
+    if request.sizes["key_dim"] > MAX_BLOCK_KEY_DIM:
+        return f"has keys of at most {MAX_BLOCK_KEY_DIM}, not {request.sizes['key_dim']}"
+    return _refuse_dtype(request)
+
+
+def accept_moe_route(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_moe_mlp(request: KernelRequest) -> str | None:
+    banks = map(_refuse_bank, request.weights)
+    return _refuse_dtype(request) or next(filter(None, banks), None) or _refuse_experts(request)
+
+
+def _refuse_dtype(request: KernelRequest) -> str | None:
+    if request.dtype != "bfloat16":
+        return f"computes in bfloat16, not in {request.dtype}"
+    return None
+
+
+def _refuse_cache(request: KernelRequest) -> str | None:
+    if request.kv_codec not in KV_CODECS:
+        return f"has no {request.kv_codec} cache"
+    if request.sizes["head_dim"] > 256:
+        return f"has heads of at most 256, not {request.sizes['head_dim']}"
+    return None
+
+
+def _refuse_weights(request: KernelRequest) -> str | None:
+    return next(filter(None, map(_refuse_weight, request.weights)), None)
+
+
+def _refuse_weight(weight: WeightInfo) -> str | None:
+    structure = weight.format.structure
+    if len(weight.shape) != 2:
+        return f"takes matrices, not {list(weight.shape)}"
+    if structure is None:
+        known = weight.format.name in (*DENSE, *MINIFLOATS)
+        return None if known else f"has no decoder for {weight.format.name}"
+    narrow = structure.bits in (4, 5, 6) and structure.group in (32, 64)
+    bytes_ = (structure.bits, structure.group) == (8, 32)
+    if not (narrow or (bytes_ and structure.signed and not structure.minimum)):
+        return (
+            "decodes 4 to 6 bits in groups of 32 or 64, and signed 8 bits without minimum in "
+            f"groups of 32, not {structure}"
+        )
+    if structure.scale_dtype != "float16":
+        return f"reads scales of float16, not {structure.scale_dtype}"
+    return None
+
+
+def _refuse_bank(weight: WeightInfo) -> str | None:
+    """Banks of matrices are read as the rows of one."""
+    if len(weight.shape) == 3:
+        weight = evolve(weight, shape=(weight.shape[0] * weight.shape[1], weight.shape[2]))
+    return _refuse_weight(weight)
+
+
+def _refuse_experts(request: KernelRequest) -> str | None:
+    """Gates and up projections of an expert, and the rows of its down projection, must be whole
+    tiles."""
+    if any(weight.format.name == "fp32" for weight in request.weights):
+        return "has no banks of fp32"
+    shapes = [weight.shape for weight in request.weights]
+    (*wide, width), (*narrow, inner) = shapes
+    experts = request.sizes["num_experts"]
+    if (prod(wide), prod(narrow)) != (experts * 2 * inner, experts * width):
+        return f"these are no banks of {experts} experts: {shapes}"
+    if inner % 16 or width % 16:
+        return f"splits tiles of 16 rows between experts, whose sizes are {inner} and {width}"
+    return None
+
+
+def _refuse_halves(request: KernelRequest) -> str | None:
+    [weight] = request.weights
+    is_tiled = weight.format.structure is not None or weight.format.name == "nvfp4"
+    if is_tiled and weight.shape[0] % 32:
+        return f"splits tiles of 16 rows into halves, and there are {weight.shape[0]} rows"
+    return None

@@ -1,0 +1,57 @@
+"""``linear`` and ``swiglu``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ninfer_core.api import KernelRequest
+from ninfer_core.artifact.weight import Weight
+from ninfer_triton_kernels.bindings.launching import OVERLAPPED
+from ninfer_triton_kernels.bindings.shared import shared
+from ninfer_triton_kernels.bindings.stored import stored_matrix
+from ninfer_triton_kernels.kernels.rows import gated_product
+
+FEW_TOKENS = 128
+"""Most rows that products take whose time is that of reading the weight: eight sequences of
+sixteen tokens. More go through the library's product of bf16 matrices."""
+
+
+def bind_linear(
+    request: KernelRequest, weight: Weight, bias: Tensor | None
+) -> Callable[..., Tensor]:
+    matrix = stored_matrix(weight)
+
+    def linear(x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
+        if x.shape[0] <= FEW_TOKENS or not matrix.wide or out.dtype != torch.bfloat16:
+            matrix.multiply(x, out, bias, residual)
+            return out
+        transposed = matrix.unpack().T
+        if residual is not None:
+            torch.addmm(residual, x, transposed, out=out)
+        else:
+            torch.mm(x, transposed, out=out)
+        return out if bias is None else out.add_(bias)
+
+    return linear
+
+
+def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
+    matrix, width = stored_matrix(weight), weight.info.shape[0] // 2
+
+    def swiglu(x: Tensor, out: Tensor) -> Tensor:
+        num_tokens = x.shape[0]
+        if num_tokens <= FEW_TOKENS or not matrix.wide:
+            matrix.multiply(x, out, None, None, gated=True)
+            return out
+        memory = shared("gates", 2 * width * request.max_tokens, torch.bfloat16, x.device)
+        both = memory[: 2 * width * num_tokens].view(num_tokens, 2 * width)
+        torch.mm(x, matrix.unpack().T, out=both)
+        gated_product[num_tokens, -(-width // 1024)](
+            both, out, both.stride(0), out.stride(0), width, 1024, **OVERLAPPED
+        )
+        return out
+
+    return swiglu

@@ -1,0 +1,143 @@
+"""``causal_conv1d`` and ``gated_delta_rule``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ninfer_core.api import KernelRequest
+from ninfer_core.state.step import StepBatch
+from ninfer_core.state.views import SlotPlanes
+from ninfer_triton_kernels.bindings.launching import IS_INTERPRETED, OVERLAPPED, power
+from ninfer_triton_kernels.bindings.shared import shared
+from ninfer_triton_kernels.kernels import convolution, delta_blocks, delta_rule
+
+VALUE_COLUMNS, VALUE_WARPS = 16, 1
+"""Of one program: one warp, whose sums over the keys need no shared memory."""
+
+PREPARE_WARPS = 2
+BLOCK_COLUMNS, BLOCK_WARPS = 32, 4
+"""Of programs that go by blocks; see `kernels.delta_blocks` before changing them."""
+
+CONVOLVED_TOKENS, CONVOLVED_CHANNELS = 16, 128
+"""Of one program."""
+
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, StepBatch, Tensor], Tensor]
+
+
+def bind_causal_conv1d(
+    request: KernelRequest, weight: Tensor, planes: SlotPlanes
+) -> Callable[[Tensor, StepBatch, Tensor], Tensor]:
+    taps, width = weight.shape
+    committed, record = planes.committed, planes.record
+    block = min(power(width), 512 if IS_INTERPRETED else CONVOLVED_CHANNELS)
+    most = power(taps - 1, CONVOLVED_TOKENS)
+
+    def causal_conv1d(x: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
+        tokens = min(most, power(x.shape[0], 1))
+        grid = batch.num_rows, -(-width // block), -(-x.shape[0] // tokens)
+        convolution.causal_conv1d[grid](
+            x, out, weight, committed, record, batch.row_start, batch.slots, batch.replay,
+            batch.certain, width, x.stride(0), out.stride(0), committed.stride(0),
+            record.stride(0), taps, tokens, block, num_warps=4, **OVERLAPPED,
+        )
+        return out
+
+    return causal_conv1d
+
+
+def bind_gated_delta_rule(
+    request: KernelRequest, planes: SlotPlanes, a_log: Tensor, dt_bias: Tensor
+) -> Rule:
+    rule = _DeltaRule(request, planes, a_log, dt_bias)
+
+    def gated_delta_rule(
+        q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, batch: StepBatch, out: Tensor
+    ) -> Tensor:
+        rule.by_token(delta_rule.ALL.value, q, k, v, a, b, batch, out)
+        return out
+
+    return gated_delta_rule
+
+
+def bind_gated_delta_rule_blocks(
+    request: KernelRequest, planes: SlotPlanes, a_log: Tensor, dt_bias: Tensor
+) -> Rule:
+    """Whole blocks of tokens that are certain go as blocks, all others one by one."""
+    rule = _DeltaRule(request, planes, a_log, dt_bias)
+
+    def gated_delta_rule(
+        q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, batch: StepBatch, out: Tensor
+    ) -> Tensor:
+        if q.shape[0] < delta_rule.BLOCK.value:
+            rule.by_token(delta_rule.ALL.value, q, k, v, a, b, batch, out)
+            return out
+        rule.by_token(delta_rule.BEFORE.value, q, k, v, a, b, batch, out)
+        rule.by_block(q, k, v, a, b, batch, out)
+        rule.by_token(delta_rule.BEHIND.value, q, k, v, a, b, batch, out)
+        return out
+
+    return gated_delta_rule
+
+
+class _DeltaRule:
+    def __init__(
+        self, request: KernelRequest, planes: SlotPlanes, a_log: Tensor, dt_bias: Tensor
+    ) -> None:
+        sizes = request.sizes
+        self._committed, self._record, self._eps = planes.committed, planes.record, sizes["eps"]
+        self._rates, self._biases = (-a_log.double().exp()).float(), dt_bias.float().contiguous()
+        self._heads = sizes["num_key_heads"], sizes["num_value_heads"]
+        self._dims = sizes["key_dim"], sizes["value_dim"]
+        self._query_scale = self._dims[0] ** -0.5
+        self._max_blocks = request.max_tokens // delta_rule.BLOCK.value
+
+    def by_token(
+        self, part: int, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, batch: StepBatch,
+        out: Tensor,
+    ) -> None:
+        committed, record, rows = self._committed, self._record, batch.num_rows
+        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
+        columns = _columns(value_dim, VALUE_COLUMNS)
+        arrivals = shared("delta_arrivals", rows * key_heads, torch.int32, q.device)
+        delta_rule.gated_delta_rule[rows, value_heads, -(-value_dim // columns)](
+            q, k, v, a, b, out, committed, record, self._rates, self._biases, batch.row_start,
+            batch.context_len, batch.slots, batch.replay, batch.certain, arrivals, q.stride(0),
+            k.stride(0), v.stride(0), a.stride(0), b.stride(0), out.stride(0),
+            committed.stride(0), record.stride(0), record.shape[2], key_heads, value_heads,
+            key_dim, value_dim, self._eps, self._query_scale, part, power(key_dim), columns,
+            num_warps=VALUE_WARPS, **OVERLAPPED,
+        )
+
+    def by_block(
+        self, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, batch: StepBatch, out: Tensor
+    ) -> None:
+        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
+        block, committed = delta_rule.BLOCK.value, self._committed
+        count, columns = q.shape[0] // block, _columns(value_dim, BLOCK_COLUMNS)
+        most = max(count, self._max_blocks) * value_heads * block
+        inverses, overlaps = (
+            shared(f"delta_{name}", most * 2 * block, torch.bfloat16, q.device)
+            for name in ("inverses", "overlaps")
+        )
+        factors = shared("delta_factors", most * 4, torch.float32, q.device)
+        rows = batch.row_start, batch.context_len
+        delta_blocks.prepare_block[count, value_heads](
+            q, k, a, b, inverses, overlaps, factors, self._rates, self._biases, *rows,
+            batch.certain, q.stride(0), k.stride(0), a.stride(0), b.stride(0), batch.num_rows,
+            key_heads, value_heads, key_dim, self._eps, self._query_scale, power(key_dim),
+            num_warps=PREPARE_WARPS,
+        )
+        delta_blocks.advance_blocks[batch.num_rows, value_heads, -(-value_dim // columns)](
+            q, k, v, out, committed, inverses, overlaps, factors, *rows, batch.slots,
+            batch.certain, q.stride(0), k.stride(0), v.stride(0), out.stride(0),
+            committed.stride(0), key_heads, value_heads, key_dim, value_dim, power(key_dim),
+            columns, num_warps=BLOCK_WARPS,
+        )
+
+
+def _columns(value_dim: int, on_card: int) -> int:
+    """Value columns of a program; the interpreter pays for every program."""
+    return power(value_dim) if IS_INTERPRETED else on_card

@@ -1,0 +1,197 @@
+"""Weights as the products of this distribution read them."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Protocol
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from ninfer_core.api import WeightInfo
+from ninfer_core.artifact.weight import Weight
+from ninfer_triton_kernels.bindings.launching import (
+    IS_INTERPRETED,
+    OVERLAPPED,
+    capability,
+    num_processors,
+)
+from ninfer_triton_kernels.bindings.shared import shared
+from ninfer_triton_kernels.fragments import (
+    Fragments,
+    affine_fragments,
+    e4m3_fragments,
+    in_runs,
+    nvfp4_fragments,
+)
+from ninfer_triton_kernels.kernels.dense import dense_linear
+from ninfer_triton_kernels.kernels.tiled import tiled_linear
+from ninfer_triton_kernels.kernels.unpack import unpack_fragments
+from ninfer_triton_kernels.tuning import Tile, choose_tile
+
+TOKENS = (8, 16, 32)
+"""Rows of activations that a program may take; more go by the most."""
+
+DENSE_COLUMNS = 64
+"""Columns of a dense weight that a warp takes at once."""
+
+E4M3_GROUPS = {"fp8_e4m3fn_row_bf16": 0, "fp8_e4m3fn_g128_fp32": 128}
+"""Columns that share a scale; 0 for whole rows."""
+
+
+class Matrix(Protocol):
+    """A weight ``[N, K]``.
+
+    :ivar wide: whether products of many rows go by way of `unpack` and the library's product.
+    """
+
+    wide: bool
+
+    def multiply(
+        self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
+        *, gated: bool = False,
+    ) -> None:
+        """``out = x W^T + bias + residual``, or with ``gated`` silu of the upper half's product
+        times the lower half's; any number of rows, the bits of each the same for every number."""
+        ...
+
+    def unpack(self) -> Tensor:
+        """bf16 ``[N, K]``, valid until the next call of any weight's."""
+        ...
+
+
+def stored_matrix(weight: Weight) -> DenseMatrix | TiledMatrix:
+    """Describe a weight, a bank of matrices as the rows of one; what has 8 bits or less is laid out
+    anew, bit for bit."""
+    name, structure = weight.info.format.name, weight.info.format.structure
+    *bank, depth = weight.info.shape
+    shape, kind = (prod(bank), depth), stored_kind(weight.info)
+    tile = _tile(kind, shape, next(iter(weight.planes.values())).device)
+    if structure is not None:
+        offset = 1 << structure.bits - 1 if structure.signed else 0
+        fragments = in_runs(weight, partial(affine_fragments, structure=structure))
+        return TiledMatrix(shape, fragments, structure.bits, offset, structure.group, tile)
+    if name == "nvfp4":
+        return TiledMatrix(shape, in_runs(weight, nvfp4_fragments), 4, 0, 16, tile)
+    if name in E4M3_GROUPS:
+        fragments = in_runs(weight, e4m3_fragments)
+        return TiledMatrix(shape, fragments, 8, 0, E4M3_GROUPS[name], tile)
+    parts = weight.layout.unpack(name, weight.info.shape, weight.planes)
+    return DenseMatrix(shape, parts["codes"].contiguous().view(shape), tile)
+
+
+def stored_kind(info: WeightInfo) -> str:
+    """Name of a stored type in the table of tiles: what kernels are compiled for."""
+    structure = info.format.structure
+    if structure is None:
+        return {"fp8_e4m3fn_row_bf16": "fp8", "fp8_e4m3fn_g128_fp32": "fp8_g128"}.get(
+            info.format.name, info.format.name)
+    return f"q{structure.bits}_g{structure.group}{'_min' if structure.minimum else ''}"
+
+
+def _tile(kind: str, shape: tuple[int, ...], device: torch.device) -> Tile:
+    if IS_INTERPRETED:
+        return Tile(64, splits=2)
+    rows, depth = shape
+    return choose_tile(kind, rows, depth, num_processors(device), capability(device))
+
+
+class _Launch:
+    """How a product of some rows of activations is launched: what both kinds of matrices share."""
+
+    def __init__(
+        self, tile: Tile, rows: int, x: Tensor, residual: Tensor | None, out: Tensor, gated: bool
+    ) -> None:
+        device, splits = x.device, tile.splits
+        self.tokens = next((n for n in TOKENS if x.shape[0] <= n), TOKENS[-1])
+        self.height = max(tile.rows, 32) if gated else tile.rows
+        self.width = rows // 2 if gated else rows
+        self.grid = -(-rows // self.height), -(-x.shape[0] // self.tokens), splits
+        residual_stride = 0 if residual is None else residual.stride(0)
+        self.strides = x.stride(0), residual_stride, out.stride(0)
+        tiles = self.grid[0] * self.grid[1] * (splits > 1)
+        size = tiles * splits * self.height * self.tokens
+        self.parts = shared("parts", size, torch.float32, device)
+        self.arrivals = shared("arrivals", tiles, torch.int32, device)
+
+
+@frozen(eq=False)
+class DenseMatrix:
+    """Rows of bf16 or fp32, one after the other."""
+
+    shape: tuple[int, ...]
+    codes: Tensor
+    tile: Tile
+
+    @property
+    def wide(self) -> bool:
+        return self.codes.dtype != torch.float32
+
+    def multiply(
+        self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
+        *, gated: bool = False,
+    ) -> None:
+        (rows, depth), tile = self.shape, self.tile
+        launch = _Launch(tile, rows, x, residual, out, gated)
+        dense_linear[launch.grid](
+            x, self.codes, _or(bias, x), _or(residual, x), out, launch.parts, launch.arrivals,
+            x.shape[0], launch.width, depth, *launch.strides, gated, bias is not None,
+            residual is not None, rows % (launch.height * (2 if gated else 1)) == 0,
+            depth % (tile.batch * DENSE_COLUMNS) == 0, launch.tokens, launch.height, DENSE_COLUMNS,
+            tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
+            **OVERLAPPED,
+        )
+
+    def unpack(self) -> Tensor:
+        return self.codes
+
+
+@frozen(eq=False)
+class TiledMatrix:
+    """Fragments, as `kernels.tiled.tiled_totals` takes them."""
+
+    shape: tuple[int, ...]
+    stored: Fragments
+    bits: int
+    offset: int
+    group: int
+    tile: Tile
+    wide: bool = True
+
+    @property
+    def block(self) -> int:
+        """Columns of a block."""
+        return 32 if self.bits == 8 else 64
+
+    def multiply(
+        self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
+        *, gated: bool = False,
+    ) -> None:
+        (rows, depth), tile, stored = self.shape, self.tile, self.stored
+        launch = _Launch(tile, rows, x, residual, out, gated)
+        tiled_linear[launch.grid](
+            x, stored.codes, _or(stored.high, x), stored.scales, _or(stored.minimums, x),
+            _or(stored.divisor, x), _or(bias, x), _or(residual, x), out, launch.parts,
+            launch.arrivals, x.shape[0], launch.width, depth, *launch.strides, self.bits,
+            self.offset, self.group, stored.minimums is not None, gated, bias is not None,
+            residual is not None, depth % (tile.batch * self.block) == 0, launch.tokens,
+            launch.height, tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
+            **OVERLAPPED,
+        )
+
+    def unpack(self) -> Tensor:
+        (rows, depth), stored = self.shape, self.stored
+        out = shared("unpacked", rows * depth, torch.bfloat16, stored.codes.device)
+        unpack_fragments[-(-rows // 64), -(-depth // self.block)](
+            stored.codes, _or(stored.high, out), stored.scales, _or(stored.minimums, out),
+            _or(stored.divisor, out), out, rows, depth, self.bits, self.offset, self.group,
+            stored.minimums is not None, 64,
+        )
+        return out[: rows * depth].view(rows, depth)
+
+
+def _or(given: Tensor | None, placeholder: Tensor) -> Tensor:
+    """A pointer that a kernel takes and does not read, where there is no tensor."""
+    return placeholder if given is None else given

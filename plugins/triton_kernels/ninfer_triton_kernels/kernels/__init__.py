@@ -1,0 +1,1 @@
+"""Functions of Triton, and how large their tiles are."""

@@ -1,0 +1,73 @@
+"""Sizes of the tiles of products, by stored type and shape; see ``tuning.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from attrs import frozen
+
+
+@frozen
+class Tile:
+    """What one program of a product takes.
+
+    The order in which columns are added depends on all but the stages and the rows, so that a tile
+    is the same for every number of activation rows.
+
+    :ivar rows: of the weight, a power of two from 16 on.
+    :ivar warps: of the program; each sums columns of its own.
+    :ivar blocks: of columns that a warp takes at once.
+    :ivar splits: programs that share the columns of these rows.
+    :ivar stages: loads in flight, from 1 on.
+    """
+
+    rows: int
+    warps: int = 4
+    blocks: int = 1
+    splits: int = 1
+    stages: int = 3
+
+    @property
+    def batch(self) -> int:
+        """Blocks of columns that a program takes at once."""
+        return self.warps * self.blocks
+
+
+_ROWS = {
+    "dense": {1536: 32, 0: 16},
+    "bytes": {8192: 64, 1536: 32, 0: 16},
+    "fewer": {4096: 64, 1536: 32, 0: 16},
+}
+"""Rows of a program for weights of at least so many, by bits; those of dense ones would not fit the
+shared memory of every card."""
+
+_PROGRAMS = 3.6
+"""For each processor: columns are split to have so many."""
+
+_MOST_SPLITS, _LEAST_STEPS = 8, 2
+"""Of a tile, and steps over the columns that a program should have."""
+
+
+def choose_tile(kind: str, rows: int, depth: int, processors: int, capability: int) -> Tile:
+    """The row of the table for a weight ``[rows, depth]``; else by its sizes.
+
+    :param kind: ``bf16``, ``q4_g64`` ... as `stored_kind` names it.
+    """
+    for tuned in _table().get(str(capability), {}).get(kind, ()):
+        if (tuned["rows"], tuned["depth"]) == (rows, depth):
+            return Tile(*tuned["tile"])
+    size = "dense" if kind in ("bf16", "fp32") else "fewer"
+    if kind.startswith(("fp8", "q8")):
+        size = "bytes"
+    tall = next(n for least, n in _ROWS[size].items() if rows >= least)
+    steps = depth // (Tile(tall).batch * (32 if size == "bytes" else 64))
+    wanted = round(_PROGRAMS * processors * tall / rows)
+    return Tile(tall, splits=max(1, min(_MOST_SPLITS, wanted, steps // _LEAST_STEPS)))
+
+
+@cache
+def _table() -> dict[str, dict[str, list[dict[str, Any]]]]:
+    return tomllib.loads(files("ninfer_triton_kernels").joinpath("tuning.toml").read_text("utf-8"))

@@ -1,0 +1,39 @@
+"""Kernels of the ops of hybrid models and mixtures of experts, compiled for cards that are not
+here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+CASES = ("slots-512", "moe-nvfp4-1", "moe-q4_g64_fp16-512")
+SHARED_LIMITS = {90: 227 << 10, 120: 99 << 10}
+"""Bytes of shared memory that a program can have. 121 gets the code of 120, by another name."""
+
+SPILLS = 160
+"""Bytes a thread: of `delta_blocks`, which holds a state in registers."""
+
+
+@pytest.mark.parametrize("capability", SHARED_LIMITS)
+def test_kernels_fit_the_card(capability):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = str(Path(__file__).with_name("compile_only.py"))
+    run = subprocess.run(
+        [sys.executable, script, str(capability), *CASES], env=environment, check=False,
+        capture_output=True, text=True,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    kernels = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len({each["kernel"] for each in kernels}) == 10
+    for each in kernels:
+        assert each["registers"] <= 255 and each["spills"] <= SPILLS, each
+        assert each["shared"] <= SHARED_LIMITS[capability], each
+        if each["kernel"] in ("prepare_block", "advance_blocks"):
+            assert not any("wgmma" in name for name in each["instructions"]), each

@@ -1,0 +1,42 @@
+"""Tiles of products: the table is legal, and so is what is chosen without it."""
+
+import tomllib
+from importlib.resources import files
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ninfer_triton_kernels.tuning import Tile, choose_tile
+
+TABLE = tomllib.loads(files("ninfer_triton_kernels").joinpath("tuning.toml").read_text())
+KINDS = ("bf16", "fp32", "fp8", "fp8_g128", "q4_g64", "q5_g64", "q6_g64", "q8_g32", "nvfp4",
+         "q4_g32_min")
+
+
+def is_legal(tile: Tile) -> bool:
+    powers = all(n >= 1 and n & (n - 1) == 0 for n in (tile.rows, tile.warps, tile.blocks))
+    return powers and 16 <= tile.rows <= 128 and tile.warps <= 8 and 1 <= tile.splits <= 12 and (
+        2 <= tile.stages <= 4)
+
+
+@pytest.mark.parametrize("capability", TABLE)
+def test_rows_of_the_table_are_legal_and_each_shape_comes_once(capability):
+    for kind, rows in TABLE[capability].items():
+        assert kind in KINDS
+        assert len({(row["rows"], row["depth"]) for row in rows}) == len(rows)
+        for row in rows:
+            tile = choose_tile(kind, row["rows"], row["depth"], 132, int(capability))
+            assert [*row["tile"]] == [
+                tile.rows, tile.warps, tile.blocks, tile.splits, tile.stages]
+            assert is_legal(tile)
+            block = 32 if kind[:2] in ("q8", "fp") else 64
+            assert tile.splits <= -(-row["depth"] // (block * tile.batch))  # none is idle
+
+
+@given(kind=st.sampled_from(KINDS), rows=st.integers(1, 300_000), depth=st.integers(1, 32_768),
+       processors=st.integers(1, 200), capability=st.sampled_from([90, 120, 121]))
+def test_any_shape_has_a_legal_tile(kind, rows, depth, processors, capability):
+    tile = choose_tile(kind, rows, depth, processors, capability)
+    assert is_legal(tile)
+    assert tile == choose_tile(kind, rows, depth, processors, capability)
