@@ -16,6 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ninfer_core.api import ArtifactError, PreparedPrompt, RequestError
 from ninfer_core.text.tokenizer import HfTokenizer
 
+MAX_CHARS = 1 << 24
+"""Of a prompt, which takes some seconds to tokenise: 16 a token in a context of a million."""
 SYSTEM = ("system", "developer")
 """Roles of messages that come before a conversation."""
 
@@ -57,7 +59,7 @@ class ChatTemplate:
 
     def __init__(
         self, source: str, tokenizer: HfTokenizer, *, reasoning: tuple[str, str] | None = None,
-        max_chars: int = 1 << 26,
+        max_chars: int = MAX_CHARS,
     ) -> None:
         self._tokenizer, self._reasoning, self._max_chars = tokenizer, reasoning, max_chars
         # agents send the same system prompt and tools again and again

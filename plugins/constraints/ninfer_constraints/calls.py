@@ -7,7 +7,7 @@ from typing import Any
 
 from ninfer_constraints.errors import unsupported_keyword
 from ninfer_constraints.lark import Lark, json_value, quoted, text_without
-from ninfer_constraints.schema import find_keyword
+from ninfer_constraints.schema import check_shape, find_keyword
 from ninfer_constraints.values import Json, Value, exact_value, loose_value
 from ninfer_core.api import CallRules, CallSyntax, RequestError
 from ninfer_core.text.schema_types import declared_properties
@@ -77,7 +77,7 @@ class CallGrammar:
             _check_object(schema, name)
         begin, declared = quoted(name + self._syntax.named), declared_properties(schema)
         listed = schema.get("required") if isinstance(schema, Mapping) else None
-        required = {each for each in listed or () if each in declared}
+        required = {each for each in declared if isinstance(listed, list) and each in listed}
         if not declared:
             return begin
         keys = sorted(declared, key=lambda each: each not in required)
@@ -135,6 +135,10 @@ def _check_object(schema: Any, name: str) -> None:
     if schema is not None and not isinstance(schema, Mapping):
         raise RequestError("malformed JSON schema", where=name, why="it must be an object")
     given = schema or {}
+    try:
+        check_shape(given)
+    except RequestError as error:
+        raise RequestError(error.what, where=f"{name} {error.where}", why=error.why) from error
     declared = given.get("properties", {})
     missing = [each for each in given.get("required", ()) if each not in declared]
     if missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from ninfer_core.api import RequestError
 from ninfer_core.text.schema_types import resolve_reference
@@ -13,6 +13,12 @@ MAX_STEPS = 20_000
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _TABLES = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE = ("items", "additionalProperties")
+_SHAPES: tuple[tuple[type | tuple[type, ...], str, tuple[str, ...]], ...] = (
+    (list, "an array", (*_LISTS, "enum", "required")),
+    (Mapping, "an object", ("properties", "patternProperties")),
+    (str, "a string", ("$ref", "pattern", "format")),
+    ((str, list), "a string or an array of such", ("type",)),
+)
 Path = tuple[str, ...]
 
 
@@ -28,6 +34,7 @@ def prepare(schema: Any) -> Mapping[str, Any]:
         raise RequestError("malformed JSON schema", why="it must be an object")
     made = _cleaned(schema)
     for path, each in subschemas(made):
+        check_shape(each, path)
         if reason := _unreliable(each):
             raise RequestError("the JSON schema cannot be held to", where=pointer(path), why=reason)
     try:
@@ -38,6 +45,21 @@ def prepare(schema: Any) -> Mapping[str, Any]:
         raise RequestError("the JSON schema has no finite value",
                            why="what it requires contains itself")
     return made
+
+
+def check_shape(schema: Mapping[str, Any], path: Path = ()) -> None:
+    """Refuse keywords of a schema whose values are of another kind than theirs.
+
+    :raises RequestError: naming the place.
+    """
+    for kind, wanted, keywords in _SHAPES:
+        for keyword in keywords:
+            if keyword in schema and not isinstance(schema[keyword], kind):
+                _refuse_shape((*path, keyword), wanted)
+    for keyword in ("required", "type"):
+        names = schema.get(keyword)
+        if isinstance(names, list) and not all(isinstance(each, str) for each in names):
+            _refuse_shape((*path, keyword), "an array of strings")
 
 
 def find_keyword(schema: Any, keyword: str) -> str:
@@ -59,6 +81,10 @@ def subschemas(schema: Any, path: Path = ()) -> Iterator[tuple[Path, Mapping[str
 def pointer(path: Iterable[str]) -> str:
     """A place as a JSON pointer."""
     return "".join("/" + each.replace("~", "~0").replace("/", "~1") for each in path) or "/"
+
+
+def _refuse_shape(path: Path, wanted: str) -> NoReturn:
+    raise RequestError("malformed JSON schema", where=pointer(path), why=f"it must be {wanted}")
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:

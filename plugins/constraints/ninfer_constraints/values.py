@@ -10,7 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from ninfer_constraints.lark import pattern, quoted, text_without
-from ninfer_constraints.schema import prepare
+from ninfer_constraints.schema import MAX_STEPS, check_shape, prepare
 from ninfer_core.api import RequestError
 from ninfer_core.text.arguments import typed_value
 from ninfer_core.text.schema_types import admitted_types, resolve_reference
@@ -53,7 +53,7 @@ def exact_value(schema: Any, root: Any, reserved: tuple[str, ...]) -> Value:
     if types is not None and "string" not in types:
         return Json(prepare(_rooted(schema, root)))
     free = text_without(reserved)
-    bodies = [*_alternatives(schema, schema, root)]
+    bodies = [*_Alternatives(schema, root).of(schema)]
     if None in bodies:
         return Text(free, is_limited=False)
     return Text(" | ".join(f"({body} & {free})" for body in bodies if body))
@@ -67,35 +67,49 @@ def loose_value(schema: Any, root: Any, reserved: tuple[str, ...]) -> Value:
     return Json({"type": sorted(types)})
 
 
-def _alternatives(schema: Any, whole: Any, root: Any) -> Iterator[str | None]:
-    """Bodies of terminals, one of which the text must be; None is any text."""
-    if schema is False:
-        raise _unsupported("what allows nothing", "false")
-    schema = schema if isinstance(schema, Mapping) else {}
-    limits = {name: each for name, each in schema.items() if name not in _NOTES}
-    if isinstance(reference := limits.get("$ref"), str):
-        _refuse_beside("$ref", limits)
-        yield from _alternatives(resolve_reference(root, reference), whole, root)
-    elif union := limits.keys() & {"anyOf", "oneOf"}:
-        [keyword] = union if len(union) == 1 else ["anyOf"]
-        _refuse_beside(keyword, limits)
-        for each in limits[keyword]:
-            yield from _alternatives(each, whole, root)
-    elif named := limits.keys() & {"enum", "const"}:
-        [keyword] = named if len(named) == 1 else ["enum"]
-        _refuse_beside(keyword, {key: each for key, each in limits.items() if key != "type"})
-        yield from _named(limits, whole, root)
-    else:
-        yield from _of_types(limits)
+class _Alternatives:
+    """Bodies of terminals, one of which a text must be; None is any text.
 
+    :param whole: the schema of the text. :param root: that references point into.
+    """
 
-def _named(limits: Mapping[str, Any], whole: Any, root: Any) -> Iterator[str]:
-    """Values that are listed, but for those that would be read as others."""
-    for each in limits.get("enum", [limits.get("const")]):
-        text = each if isinstance(each, str) else json.dumps(each, ensure_ascii=False)
-        read = typed_value(text, whole, root)
-        if type(read) is type(each) and read == each:
-            yield quoted(text)
+    def __init__(self, whole: Any, root: Any) -> None:
+        self._whole, self._root, self._steps = whole, root, 0
+
+    def of(self, schema: Any, open_: frozenset[str] = frozenset()) -> Iterator[str | None]:
+        """:param open_: references on the way here."""
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise RequestError("the JSON schema is too complex", why="it refers too often")
+        if schema is False:
+            raise _unsupported("what allows nothing", "false")
+        schema = schema if isinstance(schema, Mapping) else {}
+        check_shape(schema)
+        limits = {name: each for name, each in schema.items() if name not in _NOTES}
+        if isinstance(reference := limits.get("$ref"), str):
+            _refuse_beside("$ref", limits)
+            if reference in open_:
+                raise _unsupported("a reference to itself", "$ref")
+            yield from self.of(resolve_reference(self._root, reference), open_ | {reference})
+        elif union := limits.keys() & {"anyOf", "oneOf"}:
+            [keyword] = union if len(union) == 1 else ["anyOf"]
+            _refuse_beside(keyword, limits)
+            for each in limits[keyword]:
+                yield from self.of(each, open_)
+        elif named := limits.keys() & {"enum", "const"}:
+            [keyword] = named if len(named) == 1 else ["enum"]
+            _refuse_beside(keyword, {key: each for key, each in limits.items() if key != "type"})
+            yield from self._named(limits)
+        else:
+            yield from _of_types(limits)
+
+    def _named(self, limits: Mapping[str, Any]) -> Iterator[str]:
+        """Values that are listed, but for those that would be read as others."""
+        for each in limits.get("enum", [limits.get("const")]):
+            text = each if isinstance(each, str) else json.dumps(each, ensure_ascii=False)
+            read = typed_value(text, self._whole, self._root)
+            if type(read) is type(each) and read == each:
+                yield quoted(text)
 
 
 def _of_types(limits: Mapping[str, Any]) -> Iterator[str | None]:

@@ -17,6 +17,7 @@ from ninfer_core.config.model import blame
 from ninfer_core.plugin_host import PluginReport, Registered
 from ninfer_serve.auth import KeyCheck
 from ninfer_serve.errors import error_response
+from ninfer_serve.hosts import HostCheck, name_of
 from ninfer_serve.own_routes import own_routes
 from ninfer_serve.request_id import remember_request_id, send_request_id
 from ninfer_serve.service import Service
@@ -30,11 +31,22 @@ class AppOptions:
 
     :ivar api_keys: of which a request needs one; none for everybody.
     :ivar cors_origins: from which pages may call. :ivar max_body_bytes: of a request.
+    :ivar is_private: whether only names of this machine are answered, and those of
+        ``cors_origins``.
     """
 
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 384 << 20
+    is_private: bool = False
+
+    @property
+    def middleware(self) -> list[DefineMiddleware]:
+        """What requests have to pass."""
+        made = [DefineMiddleware(KeyCheck, keys=self.api_keys)] if self.api_keys else []
+        if self.is_private and "*" not in self.cors_origins:
+            made.append(DefineMiddleware(HostCheck, names={*map(name_of, self.cors_origins)}))
+        return made
 
 
 def create_app(service: Service, report: PluginReport, options: AppOptions) -> Litestar:
@@ -43,11 +55,11 @@ def create_app(service: Service, report: PluginReport, options: AppOptions) -> L
     :raises AmbiguityError: if two protocols claim one path.
     """
     routes = [*own_routes(service, report), *_routes(service, report.registry.protocols)]
-    keys, origins = options.api_keys, list(options.cors_origins)
+    origins = list(options.cors_origins)
     return Litestar(
         routes, exception_handlers={Exception: error_response},
         before_request=remember_request_id, before_send=[send_request_id],
-        middleware=[DefineMiddleware(KeyCheck, keys=keys)] if keys else [],
+        middleware=options.middleware,
         cors_config=CORSConfig(origins) if origins else None,
         request_max_body_size=options.max_body_bytes,
         openapi_config=OpenAPIConfig(title="NInfer", version="1", path=API_DOCUMENT),

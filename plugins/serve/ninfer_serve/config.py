@@ -256,7 +256,7 @@ def api_keys(config: ServeConfig) -> tuple[str, ...]:
     keys, file = list(config.auth.api_keys), config.auth.api_keys_file
     if file is not None:
         try:
-            lines = Path(file).expanduser().read_text().splitlines()
+            lines = Path(file).expanduser().read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             what = "the API keys cannot be read"
             raise ConfigError(what, where=file, why=str(error)) from error

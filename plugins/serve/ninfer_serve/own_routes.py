@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from litestar import Response, get
+from litestar import Response, get, head
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -45,9 +45,12 @@ def own_routes(service: Service, report: PluginReport) -> Sequence[ControllerRou
          responses=gives(Health, (503,), Health))
     def health() -> Response[dict[str, Any]]:
         state = service.status()["state"]
-        headers = {} if state == "ok" else {"Retry-After": "2"}
-        return Response({"status": state}, status_code=200 if state == "ok" else 503,
-                        headers=headers)
+        return Response({"status": state}, **_told(state))
+
+    @head("/health", opt={OPEN: True}, summary="The status of GET /health alone",
+          sync_to_thread=False, responses=gives(Health, (503,), Health))
+    def health_alone() -> Response[None]:
+        return Response(None, **_told(service.status()["state"]))
 
     @get("/v1/plugins", summary="Plugins of this server", sync_to_thread=False,
          responses=gives(PluginList, (401, 500)))
@@ -62,4 +65,10 @@ def own_routes(service: Service, report: PluginReport) -> Sequence[ControllerRou
             for record in report.records
         ]}
 
-    return [health, plugins]
+    return [health, health_alone, plugins]
+
+
+def _told(state: str) -> dict[str, Any]:
+    """Status and headers of a response about health."""
+    return {"status_code": 200} if state == "ok" else {
+        "status_code": 503, "headers": {"Retry-After": "2"}}

@@ -35,6 +35,7 @@ from ninfer_core.plugin_host import (
 from ninfer_serve import wire
 from ninfer_serve.app import AppOptions, create_app
 from ninfer_serve.config import ServeConfig, api_keys, launch_options, prompt_options
+from ninfer_serve.connection import Connection
 from ninfer_serve.engine_service import EngineService, ServiceOptions
 from ninfer_serve.generation import RequestDefaults
 from ninfer_serve.log import set_up_log
@@ -72,7 +73,8 @@ def serve(config: ServeConfig) -> int:
     with listen(config.server.host, config.server.port) as listener:
         with Console(config.log.level) as console:
             served = prepare(config, console)
-        warn_of_strangers(config.server.host, served.keys)
+        if not (served.keys or is_of_this_machine(listener)):
+            warn_of_strangers(config.server.host)
         with (
             request_logs(config.log.requests) as logs,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -130,20 +132,16 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def warn_of_strangers(host: str, keys: tuple[str, ...]) -> None:
-    """Say it if anybody in the network may ask."""
-    if not keys and not is_loopback(host):
-        _log.warning(
-            "%s is open to every machine that reaches this one: anybody may use the model and read "
-            "what is said of it; set an API key (--api-key), or listen at 127.0.0.1", host)
+def warn_of_strangers(host: str) -> None:
+    """Say that anybody in the network may ask."""
+    _log.warning(
+        "%s is open to every machine that reaches this one: anybody may use the model and read "
+        "what is said of it; set an API key (--api-key), or listen at 127.0.0.1", host)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def is_of_this_machine(listener: socket.socket) -> bool:
+    """Whether only this machine reaches it."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 @contextmanager
@@ -176,6 +174,7 @@ async def _serve(
         stack.callback(service.close)
         app = create_app(service, served.plugins, AppOptions(
             served.keys, config.server.cors_origins, config.server.max_body_mib << 20,
+            is_private=not served.keys and is_of_this_machine(listener),
         ))
         async with running(app, listener, config.server.drain_s):
             _log.info("serving %s at %s", served.name, url_of(listener))
@@ -192,7 +191,7 @@ async def running(
     """An HTTP server that drains when the block ends: who is connected gets the answer first."""
     asgi: Any = app  # the two have types of their own for it
     server = _Server(uvicorn.Config(
-        asgi, log_config=None, access_log=False, lifespan="off", ws="none", http="httptools",
+        asgi, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection,
         server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(drain_s),
     ))

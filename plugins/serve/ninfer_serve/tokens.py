@@ -10,6 +10,7 @@ from litestar import Request, Response, post
 from litestar.types import ControllerRouterHandler
 
 from ninfer_core.api import Tokenizer
+from ninfer_core.text.template import MAX_CHARS
 from ninfer_serve.body import json_response, read_object
 from ninfer_serve.members import Members, refuse
 from ninfer_serve.openai import schemas
@@ -55,7 +56,8 @@ async def _tokens(service: Service, body: Members) -> Sequence[int]:
         options, _ = read_thinking(body)
         request = ServeRequest(messages=read_messages(body), tools=tools, options=options)
         return (await service.prepare(request)).token_ids
-    texts = [text for name in ("prompt", "content") if (text := body.text(name)) is not None]
+    given = (body.text(name, longest=MAX_CHARS) for name in ("prompt", "content"))
+    texts = [text for text in given if text is not None]
     if len(texts) != 1:
         refuse("prompt", "one text, as 'prompt' or 'content', or 'messages'", texts or None)
     special = body.flag("parse_special") is not False

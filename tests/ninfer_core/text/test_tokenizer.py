@@ -1,6 +1,7 @@
 """The tokenizer gives Hugging Face's ids, exact bytes, and no control token by accident."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -82,6 +83,26 @@ def test_a_very_long_run_is_tokenised_in_reasonable_time(tokenizer, run):
     ids = tokenizer.encode(run * 200_000)
     assert b"".join(map(tokenizer.token_bytes, ids)) == (run * 200_000).encode()
     assert time.monotonic() - started < 10
+
+
+def test_other_threads_go_on_while_a_long_text_is_tokenised(tokenizer):
+    done, gaps = threading.Event(), [0.0]
+
+    def watch():
+        while not done.is_set():
+            begun = time.monotonic()
+            time.sleep(0.001)
+            gaps.append(time.monotonic() - begun)
+
+    text = "words of many kinds, and 123 numbers. " * 20_000
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    begun = time.monotonic()
+    tokenizer.encode(text)
+    took = time.monotonic() - begun
+    done.set()
+    watcher.join()
+    assert max(gaps) < max(0.1, took / 2)
 
 
 @pytest.mark.parametrize(

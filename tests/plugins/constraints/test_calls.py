@@ -240,3 +240,46 @@ def test_an_answer_of_a_grammar_or_calls(any_lab, tools, kind):
     assert any_lab.reads(*kind, content, calls=CallRules(names=()), tools=tools)
     assert not any_lab.reads(*kind, CALL, calls=CallRules(names=()), tools=tools)
     assert not any_lab.reads(*kind, content, calls=CallRules(required=True), tools=tools)
+
+
+MALFORMED = [
+    {"enum": 5}, {"enum": None}, {"anyOf": 7}, {"oneOf": None}, {"type": {"x": 1}},
+    {"type": ["string", {}]}, {"type": "string", "pattern": 5}, {"$ref": 5},
+    {"type": "object", "required": [{}]}, {"type": "object", "required": 3},
+    {"type": "object", "properties": []},
+]
+
+
+@pytest.mark.parametrize("schema", MALFORMED, ids=map(json.dumps, MALFORMED))
+def test_a_malformed_argument_is_refused_if_strict_and_else_left_free(lab, kit, schema):
+    tools = [kit.tool("odd", {"type": "object", "properties": {"v": schema}}), kit.tool("ping")]
+    with pytest.raises(RequestError, match="malformed") as caught:
+        lab.constraint(calls=CallRules(strict=frozenset({"odd"})), tools=tools)
+    assert "odd.v" in str(caught.value)
+    assert lab.reads(None, "", PING, calls=CallRules(required=True), tools=tools)
+
+
+@pytest.mark.parametrize("required", [5, [["x"]], [{"a": 1}], "v", {"v": 1}, None])
+def test_malformed_required_arguments(lab, kit, required):
+    schema = {"type": "object", "properties": {"v": {"type": "integer"}}, "required": required}
+    tools = [kit.tool("odd", schema), kit.tool("ping")]
+    with pytest.raises(RequestError, match="odd /required"):
+        lab.constraint(calls=CallRules(strict=frozenset({"odd"})), tools=tools)
+    assert lab.reads(None, "", PING, calls=CallRules(required=True), tools=tools)
+
+
+TWICE = [[{"$ref": f"#/$defs/a{i + 1}"}] * 2 for i in range(60)]
+ENDLESS = {
+    "itself": {"a0": {"$ref": "#/$defs/a0"}},
+    "among others": {"a0": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/a0"}]}},
+    "twice as many each time": {f"a{i}": {"anyOf": each} for i, each in enumerate([*TWICE, []])},
+}
+
+
+@pytest.mark.parametrize("definitions", ENDLESS.values(), ids=ENDLESS)
+def test_references_of_a_text_that_have_no_end(lab, kit, definitions):
+    whole = {"type": "object", "properties": {"v": {"$ref": "#/$defs/a0"}}, "$defs": definitions}
+    tools = [kit.tool("odd", whole), kit.tool("ping")]
+    with pytest.raises(RequestError, match=r"odd\.v"):
+        lab.constraint(calls=CallRules(strict=frozenset({"odd"})), tools=tools)
+    assert lab.reads(None, "", PING, calls=CallRules(required=True), tools=tools)

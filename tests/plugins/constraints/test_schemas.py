@@ -62,6 +62,18 @@ def test_a_schema_that_is_none_is_refused(lab, source):
         lab.constraint("json_schema", source)
 
 
+@pytest.mark.parametrize(("keyword", "value"), [
+    ("required", None), ("required", 5), ("required", [{}]), ("required", [["x"]]), ("type", None),
+    ("type", {"x": 1}), ("type", [5]), ("anyOf", 5), ("enum", None), ("properties", []),
+    ("pattern", 5), ("$ref", []), ("format", 1), ("prefixItems", {}),
+])
+def test_keywords_of_another_kind_are_refused_with_their_place(lab, keyword, value):
+    schema = {"type": "object", "properties": {"a": {"type": "object", keyword: value}}}
+    with pytest.raises(RequestError, match="malformed") as caught:
+        lab.constraint("json_schema", schema)
+    assert caught.value.where == f"/properties/a/{keyword}"
+
+
 def test_one_that_is_too_large_is_refused(lab):
     with pytest.raises(RequestError, match="too large"):
         lab.constraint("json_schema", {"enum": ["x" * 1000 + str(i) for i in range(1100)]})

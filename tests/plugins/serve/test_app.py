@@ -60,6 +60,9 @@ def test_health_says_what_the_engine_says(edge):
     assert answer.status_code == 503
     assert answer.json() == {"status": "stalled"}
     assert answer.headers["retry-after"] == "2"
+    probed = server.client.head("/health")
+    assert (probed.status_code, probed.content) == (503, b"")
+    assert probed.headers["retry-after"] == "2"
 
 
 def test_plugins_are_listed(edge):
@@ -153,6 +156,31 @@ def test_pages_of_allowed_origins_may_call(edge, kit):
         answer = client.post("/v1/echo", headers={"Origin": origin})
         assert answer.status_code == 401
         assert ("access-control-allow-origin" in answer.headers) == allowed
+
+
+@pytest.mark.parametrize(("name", "allowed"), [
+    ("127.0.0.1:8080", True), ("[::1]:80", True), ("localhost:1", True), ("box.local", True),
+    ("host.docker.internal", True), ("box", True), ("page.example:80", True), ("", True),
+    ("evil.example", False), ("evil.example.", False), ("127.0.0.1.evil.example", False),
+    ("localhost.evil.example:80", False), ("[bad", False), ("a.page.example", False),
+])
+def test_a_server_of_this_machine_answers_by_no_name_that_a_stranger_may_own(
+    edge, kit, name, allowed
+):
+    app = kit.AppOptions(is_private=True, cors_origins=("https://page.example",))
+    client = edge(app=app).client
+    for path in ("/health", "/v1/plugins"):
+        answer = client.get(path, headers={"Host": name})
+        assert answer.status_code == (200 if allowed else 403), answer.text
+    if not allowed:
+        assert answer.json()["error"]["code"] == "host_not_allowed"
+        assert "--api-key" in answer.json()["error"]["message"]
+
+
+def test_other_servers_answer_by_any_name(edge, kit):
+    for app in (kit.AppOptions(), kit.AppOptions(is_private=True, cors_origins=("*",))):
+        client = edge(app=app).client
+        assert client.get("/health", headers={"Host": "any.example"}).status_code == 200
 
 
 def test_two_protocols_of_one_path_are_an_error(edge):

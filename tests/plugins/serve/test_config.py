@@ -141,9 +141,11 @@ def test_a_wrong_command_line_is_an_error(words, capsys):
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_keys_come_from_a_file_too(tmp_path):
+@pytest.mark.parametrize("content", [
+    b"one\n\n  two \n", b"\xef\xbb\xbfone\r\n\r\ntwo\r\n", b"one\rtwo"])
+def test_keys_come_from_a_file_too(tmp_path, content):
     file = tmp_path / "keys"
-    file.write_text("one\n\n  two \n")
+    file.write_bytes(content)
     assert api_keys(from_flags("--api-key", "zero", "--api-keys-file", str(file))) == (
         "zero", "one", "two")
     assert api_keys(ServeConfig()) == ()

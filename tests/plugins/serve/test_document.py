@@ -62,7 +62,7 @@ def test_what_a_client_without_a_key_is_told_is_described(make_app, kit):
             for path, operations in document["paths"].items() for method in operations
         }
     opened = {place for place, status in answers.items() if status != 401}
-    assert opened == {("get", "/"), ("head", "/"), ("get", "/health")}
+    assert opened == {("get", "/"), ("head", "/"), ("get", "/health"), ("head", "/health")}
     assert answers["get", "/health"] == 503
     for (method, path), status in answers.items():
         assert str(status) in document["paths"][path][method]["responses"], (method, path)

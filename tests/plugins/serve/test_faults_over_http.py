@@ -112,6 +112,19 @@ def test_what_fails_has_a_status_and_in_a_stream_an_event(server, path, script, 
     until(lambda: is_idle(server))
 
 
+def test_a_choice_that_fails_fails_the_whole_answer(server, kit):
+    chat = "/v1/chat/completions"
+    scripts = [kit.reply("a", 30.0, "b"), ending(NInferError("kernel"), text="c")]
+    server.engine.script = scripts[:]
+    answer = server.client.post(chat, json=body_of(chat, n=2))
+    assert (answer.status_code, "kernel" in answer.text) == (500, True)
+    server.engine.script = scripts[:]
+    streamed = server.client.post(chat, json=body_of(chat, n=2, stream=True))
+    *_, failure, done = kit.events_of(streamed.text)
+    assert "kernel" in failure[1]["error"]["message"] and done == ("", "[DONE]")
+    until(lambda: is_idle(server))
+
+
 def test_a_crowd_is_told_to_come_again(server, kit):
     """Of ten, three are taken; five leave, and one more runs."""
     server.engine.script = kit.reply(0.5, "a")

@@ -12,12 +12,14 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from ninfer_serve.cli import main
+from ninfer_serve.server import is_of_this_machine, listen
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -243,6 +245,29 @@ def test_a_signal_while_it_loads(start):
     until(lambda: not is_alive(engine), 5)
 
 
-def test_the_open_door_is_warned_of(start):
-    server = start("--host", "0.0.0.0")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_the_open_door_is_warned_of(start, host):
+    server = start("--host", host)
     assert "anybody may use the model" in server.wait_for("WARNING")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "localhost", "::1"])
+def test_a_door_to_this_machine_alone_is_not(host):
+    with listen(host, 0) as listener:
+        assert is_of_this_machine(listener)
+
+
+def test_strangers_names_are_not_answered(start):
+    """Unless there is a key, which no stranger has."""
+    for words, status in ((), 403), (("--api-key", "k"), 200):
+        client = start(*words).connect().client
+        answer = client.get("/health", headers={"Host": "evil.example"})
+        assert answer.status_code == status
+
+
+def test_a_head_without_end_is_not_kept(start):
+    client = start().connect().client
+    with suppress(httpx.TransportError):
+        answer = client.get("/health", headers={"X-A": "a" * (1 << 20)})
+        assert answer.status_code == 400
+    assert client.get("/health").status_code == 200

@@ -3,6 +3,8 @@
 import pytest
 from litestar.testing import TestClient
 
+from ninfer_core.text.template import MAX_CHARS
+
 ROUTES = "ninfer_serve.tokens:routes"
 
 
@@ -47,6 +49,13 @@ def test_a_conversation_is_counted_as_it_would_be_read(post, frontend):
 def test_what_is_wrong_is_named(post, path, body, where):
     response = post(path, **body)
     assert response.status_code == 400 and response.json()["error"]["param"] == where
+
+
+def test_a_text_that_no_context_holds_is_not_even_tokenised(post):
+    for name in ("prompt", "content"):
+        response = post("/tokenize", **{name: "a" * (MAX_CHARS + 1)})
+        assert response.status_code == 400
+        assert "characters" in response.json()["error"]["message"]
 
 
 def test_nothing_is_no_tokens(post):

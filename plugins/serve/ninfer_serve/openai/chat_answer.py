@@ -58,8 +58,9 @@ class ChatAnswer:
         if self._view.progress and not each.choice:
             if isinstance(each.event, Started):
                 self._cached = each.event.reuse.num_tokens
+                yield self._progress(chunks, self._cached)
             elif isinstance(each.event, Reading):
-                yield self._progress(chunks, each.event)
+                yield self._progress(chunks, each.event.num_tokens)
         for piece in self._choices[each.choice].feed(each.event):
             yield self._frame(chunks, each.choice, piece)
 
@@ -69,11 +70,11 @@ class ChatAnswer:
             "finish_reason": piece.finish_reason,
         }, piece.finished)
 
-    def _progress(self, chunks: Chunks, reading: Reading) -> bytes:
+    def _progress(self, chunks: Chunks, num_read: int) -> bytes:
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
         return chunks.frame(choice, prompt_progress={
             "total": len(self._answer.prompt.token_ids), "cache": self._cached,
-            "processed": reading.num_tokens,
+            "processed": num_read,
             "time_ms": round((time.monotonic() - self._begun_at) * 1000),
         })
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from ninfer_core.text.template import MAX_CHARS
 from ninfer_serve.members import Members, refuse
 from ninfer_serve.openai.grammars import read_grammar
 from ninfer_serve.openai.options import (
@@ -73,6 +74,8 @@ def _prompts(given: Any, vocab_size: int) -> list[Prompt]:
 
 def _prompt(given: Any, place: str, vocab_size: int) -> Prompt:
     if isinstance(given, str) and given:
+        if len(given) > MAX_CHARS:
+            refuse(place, f"at most {MAX_CHARS} characters", given)
         return given
     if not isinstance(given, list) or not given:
         refuse(place, "a text or token ids, and not empty", given)

@@ -195,9 +195,10 @@ def test_logprobs_are_those_of_the_content(kit, server, frontend):
 def test_progress_is_told_where_it_is_asked_for(kit, server):
     server.engine.script = kit.reply("a", cached=3)
     data = chunks(kit, server, return_progress=True)
-    [progress] = [each["prompt_progress"] for each in data if "prompt_progress" in each]
-    assert progress["processed"] == progress["total"] > progress["cache"] == 3
-    assert progress["time_ms"] >= 0
+    begun, read = (each["prompt_progress"] for each in data if "prompt_progress" in each)
+    assert begun["processed"] == begun["cache"] == read["cache"] == 3
+    assert read["processed"] == read["total"] == begun["total"] > 3
+    assert read["time_ms"] >= begun["time_ms"] >= 0
     assert not any("prompt_progress" in each for each in chunks(kit, server))
 
 
