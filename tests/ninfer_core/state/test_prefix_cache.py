@@ -10,6 +10,7 @@ import pytest
 from ninfer_core.api import ArtifactError, CapacityError, NInferError
 from ninfer_core.state.disk_tier import DiskTier
 from ninfer_core.state.prefix_cache import Match
+from ninfer_core.state.restore_point import RestorePoint
 
 SPECS = pytest.mark.parametrize("specs", ["hybrid", "paged", "recurrent"])
 
@@ -380,6 +381,18 @@ def test_reclaiming_stops_when_it_has_enough(lab):
     running = lab.cache.restore(points[1])
     assert lab.cache.reclaim(99) == 4 * own - 1  # a page of the last is a running sequence's
     lab.verify(running, text(1, 64))
+
+
+def test_eviction_does_not_look_at_all_points_for_each(lab, monkeypatch):
+    lab = lab("paged", num_pages=100)
+    for number in range(30):
+        trunk = text(number, 64)
+        point_at(lab, trunk), point_at(lab, [*trunk, *text(-number, 64)])
+    looks, demand = [], RestorePoint.demand
+    monkeypatch.setattr(
+        RestorePoint, "demand", lambda self, now: looks.append(self) or demand(self, now))
+    assert lab.cache.reclaim(90) == 50
+    assert 60 < len(looks) < 60 + 3 * 50  # 2,000 if all were looked at for each
 
 
 def test_restoring_does_not_evict_the_point_it_restores(lab):
