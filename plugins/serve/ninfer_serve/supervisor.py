@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import sys
 import time
@@ -213,18 +214,21 @@ class Supervisor:
         self._heard_at = self._moved_at = time.monotonic()
         return ready
 
-    async def _end_process(self, grace_s: float) -> None:
-        """Wait for the engine's end, and bring it about after a while."""
+    async def _end_process(self, grace_s: float) -> str:
+        """Wait for the engine's end, and bring it about after a while; how it ended."""
+        how = "was not there"
         if process := self._process:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await process.wait()
             with suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            code = await process.wait()
+            how = f"ended with code {code}" if code >= 0 else f"was ended by {_signal(-code)}"
             self._process = None
         if self._line:
             self._line.close()
+        return how
 
     def _receive(self, message: wire.ToServer) -> None:
         match message:
@@ -303,10 +307,12 @@ class Supervisor:
         delay, started = patience.restart, time.monotonic()
         while True:
             await self._gone.wait()
-            await self._end_process(1)
+            how = await self._end_process(1)
+            if self._phase == "stopping":
+                return
             if time.monotonic() - started > patience.proven:
                 delay = patience.restart
-            _log.error("the engine is lost, and starts again in %.1f s", delay)
+            _log.error("the engine %s, and starts again in %.1f s", how, delay)
             await asyncio.sleep(delay)
             delay, started = min(2 * delay, patience.longest_restart), time.monotonic()
             self.restarts += 1
@@ -328,3 +334,9 @@ class Supervisor:
 def _nothing(phase: str, done: int, total: int) -> None:
     """Nobody watches."""
 
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

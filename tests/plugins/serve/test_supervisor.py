@@ -151,7 +151,18 @@ def test_a_thousand_that_leave_leave_nothing(run):
     run(test, max_queue=100)
 
 
-def test_a_killed_engine_fails_its_requests_and_is_replaced(run):
+def test_an_engine_that_is_to_end_is_not_said_to_be_lost(run, caplog):
+    async def test(supervisor):
+        supervisor.kill()
+        await until(lambda: not supervisor._line)
+        await asyncio.sleep(0.5)
+        assert (supervisor.state, supervisor.restarts) == ("stopping", 0)
+
+    run(test)
+    assert "starts again" not in caplog.text
+
+
+def test_a_killed_engine_fails_its_requests_and_is_replaced(run, caplog):
     async def test(supervisor):
         for kills in (1, 2):
             running = [Taker() for _ in range(4)]
@@ -174,6 +185,7 @@ def test_a_killed_engine_fails_its_requests_and_is_replaced(run):
             assert supervisor.restarts == kills
 
     run(test)
+    assert caplog.text.count("the engine was ended by SIGKILL, and starts again") == 2
 
 
 def test_an_engine_that_stands_still_is_said_to_be_stalled(run):
