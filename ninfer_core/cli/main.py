@@ -60,7 +60,8 @@ def _check_model(name: str, registry: Registry) -> None:
     packs = [pack.spec for pack in registry.packs.values()]
     models = {model.name for pack in packs for model in pack.embedded}
     models |= {card.name for pack in packs for card in pack.cards}
-    if not (name in models or os.path.sep in name or os.path.exists(name)):
+    is_path = os.path.sep in name or os.path.splitext(name)[1] or os.path.exists(name)
+    if not (name in models or is_path):
         raise ConfigError(
             f"no command or model {name!r}",
             why=f"commands: {', '.join(sorted(registry.commands))}; "
