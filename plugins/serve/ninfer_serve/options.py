@@ -19,8 +19,10 @@ REDACTED = "***"
 
 
 def parser() -> Parser:
-    """``--config``, ``--print-config`` and a flag for every key."""
+    """A model, ``--config``, ``--print-config`` and a flag for every key."""
     made = Parser("ninfer-serve", DESCRIPTION)
+    made.add_argument("model.path", nargs="?", default=SUPPRESS, metavar="MODEL",
+                      help="the same as --model")
     made.add_argument("--config", type=Path, default=None, metavar="TOML",
                       help="options; the command line wins")
     made.add_argument("--print-config", action="store_true", default=False,

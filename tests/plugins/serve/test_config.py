@@ -111,6 +111,11 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path):
         load(write(tmp_path, "[server]\nprot = 1\n[limits]\nmax_contxt = 1"), {})
 
 
+def test_the_model_needs_no_flag():
+    assert from_flags("m", "--port", "1").model.path == "m"
+    assert from_flags("--port", "1").model.path is None
+
+
 def test_the_engine_gets_its_part():
     config = from_flags("--model", "m", "--spec", "mtp", "--draft-tokens", "2",
                         "--max-concurrency", "3", "--no-prefix-cache", "--profile", "cpu")
