@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +16,9 @@ from ninfer_serve import wire
 
 COMPILE_THREADS = 2
 """Grammars are compiled beside the requests that have none."""
+
+HELD_S = 5.0
+"""Least time between two reports of who holds the memory, while requests run."""
 
 Send = Callable[[wire.ToServer], None]
 
@@ -30,7 +34,7 @@ class Desk:
 
     def __init__(self, engine: Engine, send: Send, check: Callable[[], None]) -> None:
         self._engine, self._send, self._check = engine, send, check
-        self._doubts = False
+        self._doubts, self._held_due = False, 0.0
         self._compilers = ThreadPoolExecutor(COMPILE_THREADS, "compile")
         self._lock = threading.Lock()
         self._ids: dict[int, int | None] = {}  # number -> id; None while it is on its way there
@@ -82,6 +86,13 @@ class Desk:
         if engine_id is not None:
             self._engine.cancel(engine_id)
 
+    def _report_holdings(self) -> None:
+        """Looks at all that is kept: when nothing else is to be done, and else now and then."""
+        now = time.monotonic()
+        if not self._ids or now >= self._held_due:
+            self._held_due = now + HELD_S
+            self._send(wire.Held([*self._engine.holdings().lines()]))
+
     def _put(self, number: int, event: Event) -> None:
         self._outbox.append(wire.occurrence(number, event))
         if isinstance(event, Finished):
@@ -94,7 +105,7 @@ class Desk:
             occurrences, self._outbox = self._outbox, []
             self._send(wire.Events(occurrences))
             if any(isinstance(each, wire.Ended) for each in occurrences):
-                self._send(wire.Held([*self._engine.holdings().lines()]))
+                self._report_holdings()
         if self._doubts:
             self._doubts = False
             self._check()
