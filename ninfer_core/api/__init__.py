@@ -4,6 +4,14 @@ Everything here is covered by `API_VERSION`; everything elsewhere in ``ninfer_co
 profile may use is named in docs/plugin-api.md.
 """
 
+from ninfer_core.api.constraints import (
+    CallRules,
+    ConstraintCompiler,
+    ConstraintContext,
+    Grammar,
+    NewConstraint,
+    TokenConstraint,
+)
 from ninfer_core.api.errors import (
     AmbiguityError,
     ArtifactError,
@@ -16,48 +24,41 @@ from ninfer_core.api.errors import (
     RequestError,
     UnsupportedError,
 )
-from ninfer_core.api.lazy import LazyRef
-from ninfer_core.api.markers import hookimpl, hookspec
-from ninfer_core.api.protocols import (
-    Advance,
+from ninfer_core.api.frontend import (
     AnswerPart,
-    BuildContext,
-    CallRules,
     CallSyntax,
-    CheckpointSource,
-    ConstraintCompiler,
-    ConstraintContext,
-    Converter,
-    Draft,
-    DraftRequest,
-    FormatCodec,
     Frontend,
-    Grammar,
-    HardwareProfile,
-    ImportedParameter,
-    ImportPlan,
-    KVCodec,
-    Model,
-    ModelPack,
-    NewConstraint,
-    NextTokenPredictor,
     OutputParser,
     OutputPart,
-    PlaneInfo,
-    PredictingModel,
     PreparedPrompt,
-    Progress,
     PromptOptions,
     ReasoningEffort,
     ReasoningTokens,
-    SourceTensor,
-    Speculator,
-    SpeculatorContext,
-    StorageChoice,
-    StorageLayout,
-    TokenConstraint,
     Tokenizer,
     ToolCall,
+)
+from ninfer_core.api.lazy import LazyRef
+from ninfer_core.api.markers import hookimpl, hookspec
+from ninfer_core.api.protocols import (
+    BuildContext,
+    Converter,
+    FormatCodec,
+    HardwareProfile,
+    KVCodec,
+    Model,
+    ModelPack,
+    NextTokenPredictor,
+    PlaneInfo,
+    PredictingModel,
+    Progress,
+    StorageLayout,
+)
+from ninfer_core.api.sources import (
+    CheckpointSource,
+    ImportedParameter,
+    ImportPlan,
+    SourceTensor,
+    StorageChoice,
 )
 from ninfer_core.api.specs import (
     AffineGroup,
@@ -86,6 +87,13 @@ from ninfer_core.api.specs import (
     StatePlane,
     StateSpec,
     WeightInfo,
+)
+from ninfer_core.api.speculation import (
+    Advance,
+    Draft,
+    DraftRequest,
+    Speculator,
+    SpeculatorContext,
 )
 from ninfer_core.api.version import API_VERSION, ApiVersion
 
