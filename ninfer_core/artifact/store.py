@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from attrs import field, frozen
@@ -25,7 +25,7 @@ from ninfer_core.api import (
 from ninfer_core.artifact.catalogue import TensorObject
 from ninfer_core.artifact.container import Artifact
 from ninfer_core.artifact.layouts.planar import plane_view
-from ninfer_core.artifact.rows import Planes, Rows, cut, rows_of, shape_of, stack
+from ninfer_core.artifact.rows import Planes, Rows, cut, rows_of, stack
 from ninfer_core.artifact.schema import malformed
 from ninfer_core.artifact.weight import Weight
 
@@ -150,17 +150,6 @@ def load_weights(
             progress("weights", done, nbytes)
     report = LoadReport(nbytes, mapped, time.monotonic() - start)
     return WeightStore(artifact, formats, used, planes, report)
-
-
-def weight_info(artifact: Artifact, name: str, registry: Any) -> WeightInfo:
-    """Shape, format and layout of a parameter, from the catalogue alone; see `shape_of`.
-
-    :param registry: has ``formats``: name -> object with a `FormatSpec` as ``spec``.
-    :raises ArtifactError: if the parameter or its format is unknown, or its parts do not stack.
-    """
-    formats = {known: each.spec for known, each in registry.formats.items()}
-    shape, tensor = shape_of(artifact, name), artifact.parts(name)[0][0]
-    return WeightInfo(shape, _known(formats, tensor.format, artifact.place(tensor)), tensor.layout)
 
 
 def _info(runs: Sequence[Rows], formats: Mapping[str, FormatSpec]) -> WeightInfo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from ninfer_core.api import ArtifactError, CapacityError, PluginError
 from ninfer_core.artifact.container import open_artifact
-from ninfer_core.artifact.store import load_weights, weight_info
+from ninfer_core.artifact.store import load_weights
 
 GROUPED = ["q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16"]
 ROW_FORMATS = ["fp32", "bf16", "fp8_e4m3fn_row_bf16", *GROUPED]
@@ -163,24 +162,6 @@ def test_a_shape_that_a_layout_cannot_hold_is_refused_with_its_object(
     artifact = evolve(artifact, objects={"a": evolve(artifact.objects["a"], shape=shape)})
     with pytest.raises(ArtifactError, match=r"m\.ninfer: object a\].*cannot hold"):
         load_weights(artifact, formats=formats, layouts=layouts)
-
-
-def test_weight_info_reads_no_payload(opened, formats, layouts, monkeypatch):
-    registered = {name: SimpleNamespace(spec=spec) for name, spec in formats.items()}
-    registry = SimpleNamespace(formats=registered)
-    artifact = opened(
-        {"w": (torch.ones(6, 130), "q6_g64_fp16"), "s": torch.tensor(1.0)},
-        bind={"k": [("w", (130, 390))]},
-    )
-    monkeypatch.setattr(type(artifact.shards), "read", lambda *_: pytest.fail("read"))
-    info = weight_info(artifact, "k", registry)
-    assert (info.shape, info.format, info.layout) == (
-        (2, 130), formats["q6_g64_fp16"], "row_split_k128_v1"
-    )
-    assert weight_info(artifact, "s", registry).shape == ()
-    registry.formats = {}
-    with pytest.raises(ArtifactError, match="unknown q6_g64_fp16"):
-        weight_info(artifact, "w", registry)
 
 
 def test_other_devices_get_copies(opened, formats, layouts):

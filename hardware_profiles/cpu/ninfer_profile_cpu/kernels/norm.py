@@ -1,4 +1,4 @@
-"""RMSNorm and LayerNorm of rows, in fp32.
+"""RMSNorm of rows, in fp32.
 
 A row is summed in ``LANES`` partial sums; a row's bits do not depend on other rows.
 """
@@ -31,14 +31,6 @@ def sum_squares(x, width, mean):
     return vsum(total)
 
 
-@inline
-def _sum(x, width):
-    total = vsplat(f32(0.0))
-    for i in range(0, width, LANES):
-        total = vadd(total, load_some(x + 4 * i, width - i))
-    return vsum(total)
-
-
 @functools.cache
 def rmsnorm_body() -> int:
     """Body ``(x, x_stride, out, out_stride, weight, width, eps, offset)``, item = one row.
@@ -47,12 +39,6 @@ def rmsnorm_body() -> int:
     (added to the weight) as bits of fp32.
     """
     return compile_native(_rmsnorm)
-
-
-@functools.cache
-def layernorm_body() -> int:
-    """Body as that of RMSNorm, with the address of a bias (or 0) in the place of ``offset``."""
-    return compile_native(_layernorm)
 
 
 def _rmsnorm(args, begin, end, scratch):
@@ -71,20 +57,3 @@ def rms_normalize(row, to, weight, width, eps, offset):
         count = width - i
         w = vadd(load_some(weight + 4 * i, count), vsplat(float_of_bits(offset)))
         store_some(to + 4 * i, vmul(vmul(load_some(row + 4 * i, count), scale), w), count)
-
-
-def _layernorm(args, begin, end, scratch):
-    x, x_stride, out, out_stride = arg(args, 0), arg(args, 1), arg(args, 2), arg(args, 3)
-    weight, width, eps, bias = arg(args, 4), arg(args, 5), arg(args, 6), arg(args, 7)
-    for t in range(begin, end):
-        row, to = x + t * x_stride, out + t * out_stride
-        mean = _sum(row, width) / f32(width)
-        variance = sum_squares(row, width, mean) / f32(width)
-        scale = vsplat(f32(1.0) / f32(math.sqrt(variance + float_of_bits(eps))))
-        for i in range(0, width, LANES):
-            count = width - i
-            y = vmul(vsub(load_some(row + 4 * i, count), vsplat(mean)), scale)
-            y = vmul(y, load_some(weight + 4 * i, count))
-            if bias:
-                y = vadd(y, load_some(bias + 4 * i, count))
-            store_some(to + 4 * i, y, count)
