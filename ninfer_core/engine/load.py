@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from pathlib import Path
 
 from attrs import frozen
 
@@ -16,6 +15,8 @@ from ninfer_core.api import (
     Progress,
     Speculator,
     SpeculatorContext,
+    StateTier,
+    StateTierContext,
 )
 from ninfer_core.artifact.store import LoadReport, WeightStore, load_weights
 from ninfer_core.config.model import blame
@@ -24,7 +25,6 @@ from ninfer_core.engine.build import build_model
 from ninfer_core.engine.engine import Engine
 from ninfer_core.engine.scheduler import Limits
 from ninfer_core.ops.binder import Binder, KernelChoice
-from ninfer_core.state.disk_tier import DiskTier
 from ninfer_core.state.prefix_cache import PrefixCache
 from ninfer_core.state.store import StateStore
 
@@ -119,6 +119,7 @@ def _weights(plan: EnginePlan, progress: Progress | None) -> WeightStore:
         formats={name: each.spec for name, each in registry.formats.items()},
         layouts={name: each.spec for name, each in registry.layouts.items()},
         budget_bytes=plan.ledger.budget_bytes, select=[p.name for p in plan.parameters],
+        relay=plan.relay, on_host=[p.name for p in plan.parameters if p.on_host],
     )
 
 
@@ -126,22 +127,28 @@ def _cache(plan: EnginePlan, store: StateStore) -> PrefixCache | None:
     config = plan.config
     if not config.prefix_cache:
         return None
-    host, disk = (config.host_capacity or 0) // store.page_bytes, None
-    if config.disk_cache:
-        folder, most = Path(config.disk_cache).expanduser(), config.disk_capacity
-        disk = DiskTier(folder, most, identity=_identity(plan), store=store)
-    return PrefixCache(store, host=store.host_memory(host) if host else None, disk=disk)
+    num_pages = (config.host_capacity or 0) // store.page_bytes
+    host = store.host_memory(num_pages) if num_pages else None
+    if plan.state_tier is None:
+        return PrefixCache(store, host=host)
+    context = StateTierContext(
+        location=str(config.disk_cache), max_bytes=config.disk_capacity,
+        identity=_identity(plan, store), page_bytes=store.page_bytes,
+    )
+    with blame(plan.state_tier.provenance):
+        tier: StateTier = plan.state_tier.spec.tier.load()(context)
+        return PrefixCache(store, host=host, disk=tier)
 
 
-def _identity(plan: EnginePlan) -> bytes:
-    """Digests of what makes states of equal tokens what they are."""
+def _identity(plan: EnginePlan, store: StateStore) -> bytes:
+    """What makes states of equal tokens what they are."""
     resources = plan.artifact.resources("text")
     parts = (
         plan.artifact.artifact_id.bytes, str(plan.pack.provenance).encode(),
         str(plan.profile.provenance).encode(), repr(sorted(plan.config.kernels.items())).encode(),
         *(item for name in sorted(resources) for item in (name.encode(), resources[name])),
     )
-    return b"".join(sha256(part).digest() for part in parts)
+    return b"".join(sha256(part).digest() for part in parts) + store.geometry.encode()
 
 
 def _compiler(plan: EnginePlan, loaded: LoadedModel) -> ConstraintCompiler | None:

@@ -75,8 +75,11 @@ class BatchBuilder:
             start, logits = end, logits + row.num_logits
         return self._finish(len(rows), start, logits)
 
-    def pad(self, num_rows: int, width: int) -> StepBatch:
-        """A batch of rows of padding: page 0 and slot 0, which no sequence owns."""
+    def pad(self, num_rows: int, width: int, *, certain: bool = False) -> StepBatch:
+        """A batch of rows of padding: page 0 and slot 0, which no sequence owns.
+
+        :param certain: chunks of prompts, with logits of one token each.
+        """
         if self._copy:
             self._copy.wait()
         for name in self._names:
@@ -85,9 +88,10 @@ class BatchBuilder:
         count, views = num_rows * width, self._views
         views.token_row[:count] = self._range[:count] // width
         views.row_start[: num_rows + 1] = self._range[: num_rows + 1] * width
-        views.logit_rows[:count] = self._range[:count]
-        views.certain[:num_rows] = width == 1
-        return self._finish(num_rows, count, count)
+        views.certain[:num_rows] = certain or width == 1
+        num_logits = num_rows if certain else count
+        views.logit_rows[:num_logits] = self._range[:num_logits]
+        return self._finish(num_rows, count, num_logits)
 
     def _finish(self, num_rows: int, num_tokens: int, num_logits: int) -> StepBatch:
         batch = self._batch

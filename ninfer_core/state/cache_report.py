@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from ninfer_core.state.disk_tier import Scope
-from ninfer_core.state.restore_point import RestorePoint, Tier
+from ninfer_core.api import Scope, Tier
+from ninfer_core.state.restore_point import RestorePoint
 
 
 @frozen

@@ -31,6 +31,8 @@ class Cursor:
         element: torch.dtype = getattr(torch, dtype)
         begin, end = self.nbytes, self.nbytes + prod(shape) * element.itemsize
         self.nbytes = -(-end // ALIGNMENT) * ALIGNMENT
+        if begin == end:  # nothing has no stride that would suit the element
+            return self._rows.new_empty((len(self._rows), *shape), dtype=element)
         return self._rows[:, begin:end].view(element).view(len(self._rows), *shape)
 
 
@@ -79,7 +81,7 @@ class StateLayout:
         codec = DirectCodec(spec.dtype) if spec.dtype else self._kv_codec
         tensors = {
             plane.name: {
-                part: page.take(dtype, PAGE_TOKENS, *shape)
+                part: page.take(dtype, PAGE_TOKENS // plane.tokens_per_entry, *shape)
                 for part, dtype, shape in codec.planes(plane.shape)
             }
             for plane in spec.planes

@@ -13,12 +13,19 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
-from ninfer_core.api import ArtifactError, CapacityError, NInferError
+from ninfer_core.api import (
+    ArtifactError,
+    CapacityError,
+    NInferError,
+    Scope,
+    StateTier,
+    StoredState,
+    Tier,
+)
 from ninfer_core.state.cache_report import ConversationReport, report_conversations
-from ninfer_core.state.disk_tier import DiskTier, Scope, StoredState
 from ninfer_core.state.memory import PageMemory, Snapshot
 from ninfer_core.state.prefix_tree import Node, Tokens
-from ninfer_core.state.restore_point import PRIOR, Kind, RestorePoint, Tier
+from ninfer_core.state.restore_point import PRIOR, Kind, RestorePoint
 from ninfer_core.state.store import SequenceState, StateStore
 
 _log = logging.getLogger(__name__)
@@ -53,7 +60,7 @@ class CacheStatistics:
 
     captured: int = 0
     refused: int = 0
-    restored: dict[str, int] = field(factory=lambda: dict.fromkeys(("device", "host", "disk"), 0))
+    restored: dict[str, int] = field(factory=dict)
     reused_tokens: int = 0
     demoted: int = 0
     evicted: int = 0
@@ -67,24 +74,22 @@ class PrefixCache:
     A point is one snapshot: pages and slot state of one computation. Under pressure it moves from
     the store's memory to the host's, where a restore finds what is not on the device any more.
 
-    :param host: from `StateStore.host_memory`.
+    :param host: from `StateStore.host_memory`. :param disk: for states that outlive the process.
     :ivar version: another one whenever a point has come, gone or moved.
     """
 
     def __init__(
-        self, store: StateStore, *, host: PageMemory | None = None, disk: DiskTier | None = None
+        self, store: StateStore, *, host: PageMemory | None = None, disk: StateTier | None = None
     ) -> None:
         self._store, self._device, self._host, self._disk = store, store.memory, host, disk
         self._memories = [each for each in (self._device, host) if each]
-        self._tiers: list[Tier] = [*self._memories, *([disk] if disk else [])]
+        self._tiers: list[Tier] = [*self._memories, *([disk] if disk is not None else [])]
         self._roots: dict[Scope, Node[RestorePoint]] = {}
         self._points: dict[RestorePoint, None] = {}  # a set in order, so that runs are alike
-        self._now, self.version, self.statistics = 0, 0, CacheStatistics()
-        if disk:
-            for stored, scope, kind, tokens in disk.scan():
-                self._now += 1
-                self._add(self._point_at(tokens, scope, kind), disk, stored)
-            self._shrink(disk, 0, self._points)
+        self._now, self.version = 0, 0
+        self.statistics = CacheStatistics(restored={tier.name: 0 for tier in self._tiers})
+        if disk is not None:
+            self._find_stored(disk)
 
     @property
     def host(self) -> PageMemory | None:
@@ -199,7 +204,7 @@ class PrefixCache:
 
         No eviction waits for a disk: this is for idle moments and for the end.
         """
-        if not (disk := self._disk):
+        if (disk := self._disk) is None:
             return False
         for worth, num_pages, point, snapshot in self._unsaved(disk):
             if self._make_room(disk, num_pages, below=worth):
@@ -251,6 +256,17 @@ class PrefixCache:
         if self._host:
             self._host.audit()
 
+    def _find_stored(self, disk: StateTier) -> None:
+        """Points of what earlier processes left."""
+        for stored, scope, kind, tokens in tuple(disk.scan()):
+            if kind in PRIOR:
+                self._now += 1
+                self._add(self._point_at(tokens, scope, kind), disk, stored)
+            else:  # of another version of the core
+                _log.warning("a stored state of unknown kind %r is given up", kind)
+                disk.drop(stored)
+        self._shrink(disk, 0, self._points)
+
     def _point_at(self, tokens: Tokens, scope: Scope, kind: str) -> RestorePoint:
         """The point behind these tokens; a new one must get a copy, or be forgotten."""
         node = self._roots.setdefault(scope, Node()).insert(tokens)
@@ -283,9 +299,9 @@ class PrefixCache:
 
     def _ready(self, point: RestorePoint, tier: Tier) -> Snapshot:
         """What to restore, when there is room for a sequence from it; a damaged file is deleted."""
-        copy = point.copies[tier]
+        copy, disk = point.copies[tier], self._disk
         need = partial(self._store.num_pages_to_restore, copy)
-        if tier is self._disk:  # a file is not read before there is room
+        if tier is disk:  # a file is not read before there is room
             need = partial(self._store.num_pages, point.num_tokens)
         if not self._fit(self._device, need):
             raise CapacityError(
@@ -293,7 +309,8 @@ class PrefixCache:
                 why=f"{point.num_tokens} tokens, {self._device.num_free} free pages",
             )
         try:
-            return tier.load(copy) if isinstance(tier, DiskTier) else copy
+            ready: Snapshot = copy if disk is None or tier is not disk else disk.load(copy)
+            return ready
         except ArtifactError as error:
             _log.warning("a restore point is given up: %s", error)
             self.statistics.damaged += 1
@@ -309,7 +326,7 @@ class PrefixCache:
         saved = (point.num_tokens - begin) * point.demand(self._now)
         return saved / num_pages if num_pages else inf
 
-    def _unsaved(self, disk: DiskTier) -> list[tuple[float, int, RestorePoint, Snapshot]]:
+    def _unsaved(self, disk: StateTier) -> list[tuple[float, int, RestorePoint, Snapshot]]:
         """Snapshots to write, each with what a file is worth and takes, the best first. What lost
         its file is not written again before it was used again."""
         found = []

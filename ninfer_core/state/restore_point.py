@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from attrs import define, field
 
-from ninfer_core.state.disk_tier import Scope
+from ninfer_core.api import Scope, Tier
 from ninfer_core.state.prefix_tree import Node
 
 Kind = Literal["stable", "prompt", "turn", "mark", "branch", "anchor"]
@@ -24,29 +23,6 @@ AWAITED = 4.0
 
 HALF_LIFE = 64
 """Captures and restores after which the demand for a point counts half."""
-
-
-class Tier(Protocol):
-    """A memory for copies of points, counted in pages.
-
-    :ivar kept: the copies.
-    """
-
-    name: str
-    kept: Any
-
-    @property
-    def num_free(self) -> int: ...
-
-    def num_held(self, copies: Sequence[Any], /) -> int:
-        """Pages of these copies together."""
-        ...
-
-    def num_freed(self, copies: Sequence[Any], /) -> int:
-        """Pages that would be free without these copies."""
-        ...
-
-    def drop(self, copy: Any, /) -> None: ...
 
 
 @define(eq=False)

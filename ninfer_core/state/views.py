@@ -16,9 +16,9 @@ class PagedPlanes:
 
     :ivar codec_name: name of the KV codec (or the torch dtype name of uncoded planes).
     :ivar codec: encodes and decodes one plane; for uncoded planes it only casts.
-    :ivar planes: plane name -> stored tensor name -> strided view ``[num_pages + 1, 64, *shape]``
-        of the byte pool (inner dimensions contiguous; the page stride is the page's whole size).
-        Page 0 is padding.
+    :ivar planes: plane name -> stored tensor name -> strided view of the byte pool,
+        ``[num_pages + 1, 64 // tokens_per_entry, *shape]`` (inner dimensions contiguous; the page
+        stride is the page's whole size). Page 0 is padding.
     """
 
     codec_name: str

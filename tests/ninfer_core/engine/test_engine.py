@@ -152,13 +152,21 @@ class TestAdmission:
         with pytest.raises(RequestError, match=r"64 tokens.*sequence of 64"):
             kit.build(max_context=64).engine.submit(kit.ask(64), print)
 
+    def test_a_prompt_may_fill_the_context_if_nothing_follows(self, kit):
+        parts = kit.build(max_context=64)
+        [events] = kit.serve(parts, kit.ask(64, max_tokens=0))
+        assert (events[-1].reason, events[-1].usage.output_tokens) == ("output-limit", 0)
+        with pytest.raises(RequestError, match=r"65 tokens.*sequence of 64"):
+            parts.engine.submit(kit.ask(65, max_tokens=0), print)
+
     def test_a_request_larger_than_the_pool_is_refused_with_both_numbers(self, kit):
         engine = kit.build(max_context=4096, num_pages=16).engine
         with pytest.raises(RequestError, match=r"1100 tokens may take 18 pages .* 16"):
             engine.submit(kit.ask(1000, max_tokens=100), print)
-        with pytest.raises(RequestError, match=r"1026 tokens may take 17 pages .* 16"):
-            engine.submit(kit.ask(1025, max_tokens=1), print)
-        for length, output in ((1000, 24), (1023, 1)):
+        for length, output in ((1025, 1), (1025, 0), (1000, 26)):
+            with pytest.raises(RequestError, match=r"tokens may take 17 pages .* 16"):
+                engine.submit(kit.ask(length, max_tokens=output), print)
+        for length, output in ((1000, 25), (1024, 1), (1024, 0)):  # the last token has no state
             events = []
             request = kit.ask(length, max_tokens=output, ignore_eos=True)
             engine.submit(request, events.append)
@@ -212,7 +220,8 @@ class TestAdmission:
 
     @pytest.mark.parametrize("fields", [
         {"prompt": PreparedPrompt((), "")}, {"max_tokens": -1}, {"max_tokens": 2.5},
-        {"stop": ["ok", ""]}, {"stop": [5]}, {"deadline_s": math.nan},
+        {"stop": ["ok", ""]}, {"stop": [5]}, {"stop": None}, {"stop_token_ids": 5},
+        {"deadline_s": math.nan}, {"deadline_s": "5"},
     ])
     def test_senseless_requests_are_refused(self, kit, fields):
         with pytest.raises(RequestError):

@@ -24,10 +24,10 @@ from hypothesis.stateful import (
 
 from ninfer_core.api import CapacityError, KVCodecSpec, PreparedPrompt
 from ninfer_core.engine.request import Finished, GenerationRequest
-from ninfer_core.state.disk_tier import DiskTier
 from ninfer_core.state.store import StateStore
 from ninfer_fixtures.faults import SITES, Fault, failing
 from ninfer_fixtures.hash_model import STATES, HashModel
+from ninfer_fixtures.registered import disk_tier
 from ninfer_fixtures.schedules import SAMPLING, Drafting, alone, build_drafting, outcome
 
 TEXTS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 30, 63, 64, 65, 66, 128])),
@@ -65,8 +65,7 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def begin(self, drafting, disk_pages, **options):
         self.room, self.drafting = TemporaryDirectory(dir=self.folder), drafting
-        disk = disk_pages and (lambda store: DiskTier(
-            Path(self.room.name), disk_pages * store.page_bytes, identity=b"model", store=store))
+        disk = disk_pages and disk_tier(Path(self.room.name), disk_pages)
         self.build = partial(
             build_drafting, drafting, disk=disk, max_queue=4, clock=lambda: self.now,
             queue_timeout_s=50, **options)

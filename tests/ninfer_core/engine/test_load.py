@@ -7,8 +7,8 @@ import pytest
 import torch
 from attrs import evolve, fields_dict
 
+from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_core import api
-from ninfer_core.artifact.writer import ArtifactWriter
 from ninfer_core.config import LaunchConfig, resolve
 from ninfer_core.engine.client import EngineClient
 from ninfer_core.engine.load import load_engine
@@ -20,8 +20,11 @@ class Box:
     """A machine on which nothing is fast and everything exact."""
 
     name, device, capability = "box", "cpu", 0
-    compute_dtype, default_kv_dtype = "float32", "fp32"
+    compute_dtype, default_kv_dtype, layouts = "float32", "fp32", {}
     prepared = 0
+
+    def scratch_bytes(self, work):
+        return 0
 
     def memory_budget(self):
         return 100_000_000
@@ -60,7 +63,7 @@ def report(monkeypatch):
             "speculators": (api.SpeculatorSpec("repeat", "box_parts:Repeat"),),
         },
     )
-    modules = ("ninfer_pack_toy.plugin", "ninfer_drafting.plugin")
+    modules = ("ninfer_pack_toy.plugin", "ninfer_drafting.plugin", "ninfer_disk_tier.plugin")
     loaded = load_plugins(PluginSelection(names=(), modules=modules))
     return PluginReport((*loaded.records, box))
 
@@ -215,6 +218,27 @@ def test_states_on_disk_outlive_the_engine_and_are_of_one_model(report, path, tm
     other = evolve(config, kernels={"linear": "reference.linear"})
     first, _ = ask_again(load_engine(resolve(other, report)))
     assert first.num_tokens == 0
+
+
+def test_a_tier_that_fails_to_start_is_named_with_its_distribution(report, path):
+    """Also where what it finds cannot be read."""
+    class Broken:
+        name, kept, num_free = "broken", frozenset(), 0
+
+        def __init__(self, context):
+            assert context.location == "shelf" and context.max_bytes == 1 << 20
+
+        def scan(self):
+            raise RuntimeError("out of order")
+
+    sys.modules["box_parts"].Broken = Broken
+    *others, box = report.records
+    tiers = (api.StateTierSpec("broken", "box_parts:Broken"),)
+    box = evolve(box, specs={**box.specs, "state_tiers": tiers})
+    config = LaunchConfig(
+        model=path, max_context=256, disk_cache="shelf", disk_capacity=1 << 20, state_tier="broken")
+    with pytest.raises(api.PluginError, match=r"box-dist 1.0 .*out of order"):
+        load_engine(resolve(config, PluginReport((*others, box))))
 
 
 def test_the_queue_is_as_planned(report, path):

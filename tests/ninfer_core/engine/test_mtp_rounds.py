@@ -238,3 +238,45 @@ def lambda_of(cls):
             super().__init__(context)
 
     return Robbed
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_captured_steps_draft_the_same(kit, drafts, monkeypatch):
+    """What rounds have committed is read in steps of the sizes that were captured, by a stand-in
+    for graphs which leaves out the row of padding behind it."""
+
+    class Captured:
+        def __init__(self, forward):
+            self.forward = forward
+
+        def capture(self, batch):
+            sizes.add((batch.num_rows, batch.num_tokens, batch.num_logits))
+
+        def __call__(self, batch):
+            known.append((batch.num_rows, batch.num_tokens, batch.num_logits) in sizes)
+            if batch.num_rows > batch.num_logits:
+                batch.num_rows -= 1
+                batch.num_tokens = int(batch.row_start[batch.num_rows])
+            return self.forward(batch)
+
+    monkeypatch.setattr("ninfer_drafting.mtp.CapturedForward", Captured)
+    requests, results, sizes, known = requests_of(kit), [], set(), []
+    for captures in (False, True):
+        parts = mtp(kit, lambda position: position % 3 == 0, drafts=drafts)
+        if captures:
+            parts.engine._speculation.capture()
+        results.append(run(kit, parts, requests))
+    assert results[0] == results[1]
+    assert len(sizes) == 16
+    assert known.count(True) > known.count(False)  # long chunks of prompts
+
+
+def test_a_capture_that_fails_costs_nothing_but_its_speed(kit, monkeypatch, caplog):
+    def fail(forward):
+        raise RuntimeError("no room for a graph")
+
+    monkeypatch.setattr("ninfer_drafting.mtp.CapturedForward", fail)
+    parts, requests = mtp(kit), requests_of(kit)
+    parts.engine._speculation.capture()
+    assert "cannot be captured" in caplog.text
+    assert run(kit, parts, requests)[0] == [kit.expected(e, e.max_tokens) for e in requests]

@@ -6,8 +6,8 @@ from attrs import evolve
 from ninfer_core.api import PreparedPrompt, RequestError, SamplingParams
 from ninfer_core.engine.request import Reuse
 from ninfer_core.engine.residence import places_of
-from ninfer_core.state.disk_tier import DiskTier
 from ninfer_drafting.mtp import MtpSpeculator
+from ninfer_fixtures.registered import disk_tier
 
 SPECULATORS = [None, MtpSpeculator]
 
@@ -184,8 +184,7 @@ def test_a_predictor_goes_on_only_where_the_same_token_follows(kit, follows):
 def test_a_file_tells_what_followed(kit, tmp_path, follows):
     """The same across processes."""
     def start():
-        return kit.build(speculator=MtpSpeculator, anchor=64, disk=lambda store: DiskTier(
-            tmp_path, 100 * store.page_bytes, identity=b"model", store=store))
+        return kit.build(speculator=MtpSpeculator, anchor=64, disk=disk_tier(tmp_path, 100))
 
     a = prompt((1, 300)).token_ids
     parts = start()

@@ -7,9 +7,10 @@ from attrs import evolve
 
 from ninfer_core.api import RequestError
 from ninfer_core.engine.request import Finished, TextDelta
-from ninfer_core.state.disk_tier import DiskTier
+from ninfer_disk_tier.tier import DiskTier
 from ninfer_drafting.mtp import MtpSpeculator
 from ninfer_fixtures.faults import SITES, Fault, failing
+from ninfer_fixtures.registered import disk_tier
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -206,13 +207,10 @@ def test_without_paged_state_there_are_no_pages_to_wait_for(kit):
 
 
 def test_a_fault_in_an_idle_moment_costs_no_request(kit, tmp_path, monkeypatch):
-    def disk(store):
-        return DiskTier(tmp_path, 1 << 20, identity=b"model", store=store)
-
     def fail(*_):
         raise Fault("in an idle moment")
 
-    parts = kit.build(disk=disk)
+    parts = kit.build(disk=disk_tier(tmp_path, 100))
     kit.serve(parts, kit.ask(130))
     with monkeypatch.context() as patch:
         patch.setattr(DiskTier, "save", fail)

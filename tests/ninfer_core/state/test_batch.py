@@ -105,6 +105,9 @@ def test_padding_is_of_nobody():
     assert batch.logit_rows[:6].tolist() == [*range(6)]
     assert not batch.slots.any() and not batch.page_table.any() and not batch.certain[:3].any()
     assert builder.pad(2, 1).certain[:2].all()
+    chunk = builder.pad(1, 6, certain=True)
+    assert (chunk.num_rows, chunk.num_tokens, chunk.num_logits) == (1, 6, 1)
+    assert chunk.certain[0] and chunk.row_start[:2].tolist() == [0, 6]
     drawn = SEQUENCES[2], 1, 1, True
     assert builder.fill([row(drawn)]).page_table[0].any()  # the table is written anew
 

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 )
 
 from ninfer_core.api import ArtifactError, CapacityError, NInferError
-from ninfer_core.state.disk_tier import DiskTier
 from ninfer_core.state.prefix_cache import PrefixCache
+from ninfer_fixtures.registered import disk_tier
 
 SCOPES = st.sampled_from(["", "", ("thinking", b"\0")])
 KINDS = st.sampled_from(["stable", "prompt", "turn", "mark", "anchor"])
@@ -56,8 +56,7 @@ class CacheMachine(RuleBasedStateMachine):
     )
     def build(self, specs, num_pages, host_pages, disk_pages):
         self.room = TemporaryDirectory(dir=self.folder)
-        disk = disk_pages and (lambda store: DiskTier(
-            Path(self.room.name), disk_pages * store.page_bytes, identity=b"model", store=store))
+        disk = disk_pages and disk_tier(Path(self.room.name), disk_pages)
         self.build_lab = partial(
             self.make, specs, num_pages=num_pages, host_pages=host_pages, disk=disk)
         self.lab = self.build_lab()
@@ -276,7 +275,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def files_are_bounded(self):
-        assert not self.cache._disk or self.cache._disk.num_free >= 0
+        assert not self.lab.disk or self.lab.disk.num_free >= 0
 
     def end(self):
         for sequence in [*self.running]:

@@ -94,3 +94,23 @@ def test_without_paged_states_a_page_holds_a_slot():
 
 def test_without_any_state_there_is_still_a_page():
     assert StateLayout([], INT8, max_verify_rows=1).page_bytes == ALIGNMENT
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 64])
+def test_an_entry_of_several_tokens(tokens):
+    spec = PagedStateSpec("kv", 1, (StatePlane("key", (80,)), StatePlane("index", (70,), tokens)))
+    layout = StateLayout([spec, SlotStateSpec("tail", 1, (7,), (0,))], INT8, max_verify_rows=4)
+    pages, slots, records = matrices(layout)
+    views = layout.views(pages, slots, records)
+    parts = views["kv", 0].planes["index"]
+    assert parts["codes"].shape == (3, 64 // tokens, 70)
+    assert parts["scales"].shape == (3, 64 // tokens, 2)
+    sizes = 64 * 80, 64 * 2 * 2, 64 // tokens * 70, 64 // tokens * 2 * 2
+    assert layout.page_bytes == sum(-(-each // ALIGNMENT) * ALIGNMENT for each in sizes)
+    assert views["tail", 0].record.shape == (3, 4, 0) and layout.record_bytes == 0
+
+
+@pytest.mark.parametrize("tokens", [0, 3, 128])
+def test_entries_divide_a_page(tokens):
+    with pytest.raises(ValueError, match="tokens_per_entry"):
+        StatePlane("index", (8,), tokens)

@@ -7,9 +7,9 @@ import gc
 import pytest
 import torch
 
-from ninfer_core.state.disk_tier import DiskTier
 from ninfer_core.state.memory import PageMemory
 from ninfer_core.state.pinned import pinned_empty
+from ninfer_fixtures.registered import disk_tier
 
 
 @pytest.fixture
@@ -71,8 +71,7 @@ def test_plain_memory_has_nothing_to_wait_for(monkeypatch):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device"))])
 def test_states_go_down_to_files_and_up_again(lab, tmp_path, device):
-    made = lab(num_pages=16, host_pages=60, device=device, disk=lambda store: DiskTier(
-        tmp_path, 99 * store.page_bytes, identity=b"model", store=store))
+    made = lab(num_pages=16, host_pages=60, device=device, disk=disk_tier(tmp_path, 99))
     assert made.cache.host.rows.is_pinned() == (device == "cuda")
     with torch.device(device):
         for seed in range(6):

@@ -8,9 +8,10 @@ from itertools import pairwise
 import pytest
 
 from ninfer_core.api import ArtifactError, CapacityError, NInferError
-from ninfer_core.state.disk_tier import DiskTier
 from ninfer_core.state.prefix_cache import Match
 from ninfer_core.state.restore_point import RestorePoint
+from ninfer_disk_tier.tier import DiskTier
+from ninfer_fixtures.registered import disk_tier
 
 SPECS = pytest.mark.parametrize("specs", ["hybrid", "paged", "recurrent"])
 
@@ -480,8 +481,7 @@ def test_a_version_tells_whether_anything_has_changed(lab):
 
 def test_the_token_that_follows_is_that_of_each_copy(lab, tmp_path):
     """Of a state that was computed twice, before different tokens."""
-    lab = lab(num_pages=10, host_pages=10, disk=lambda store: DiskTier(
-        tmp_path, 20 * store.page_bytes, identity=b"model", store=store))
+    lab = lab(num_pages=10, host_pages=10, disk=disk_tier(tmp_path, 20))
     tokens, found = text(1, 64), []
     for follower in (7, 8):
         state = lab.begin(tokens)
@@ -500,8 +500,7 @@ def test_the_token_that_follows_is_that_of_each_copy(lab, tmp_path):
 
 def test_conversations_are_chains_of_points(lab, tmp_path):
     """Two that begin alike, and a file; each with all its pages, and those that nobody else has."""
-    lab = lab(disk=lambda store: DiskTier(
-        tmp_path, 60 * store.page_bytes, identity=b"model", store=store))
+    lab = lab(disk=disk_tier(tmp_path, 60))
     system, image = text(1, 128), 0
     state = lab.begin(system)
     stable = lab.cache.capture(state, system, 128, "", "stable")
@@ -531,8 +530,7 @@ class TestDisk:
     @pytest.fixture
     def make(self, lab, tmp_path):
         def make(*, pages=100, **sizes):
-            return lab(disk=lambda store: DiskTier(
-                tmp_path, pages * store.page_bytes, identity=b"model", store=store), **sizes)
+            return lab(disk=disk_tier(tmp_path, pages), **sizes)
 
         return make
 
@@ -600,10 +598,10 @@ class TestDisk:
         for seed in range(1, 12):
             point_at(lab, text(seed, 64))
             lab.cache.persist()
-        assert lab.cache._disk.num_free >= 0 and "disk" in tiers(large)
+        assert lab.disk.num_free >= 0 and "disk" in tiers(large)
         assert 2 <= sum("disk" in tiers(point) for point in lab.cache._points) < 12
         smaller = make(pages=15)
-        assert smaller.cache._disk.num_free >= 0 and len(smaller.cache.points) == 1
+        assert smaller.disk.num_free >= 0 and len(smaller.cache.points) == 1
 
     def test_files_do_not_displace_each_other_for_ever(self, make):
         lab = make(pages=12)

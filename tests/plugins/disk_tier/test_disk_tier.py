@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cache
 from pathlib import Path
@@ -13,23 +14,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ninfer_core.api import ArtifactError
-from ninfer_core.state import disk_tier
-from ninfer_core.state.disk_tier import DiskTier
+from ninfer_core.api import ArtifactError, ConfigError
+from ninfer_disk_tier import state_file
+from ninfer_fixtures.registered import disk_tier
+from ninfer_fixtures.state_lab import Lab
 
 TOKENS = [*range(150)]
 SCOPE = ("thinking", b"\xff\0", 7, None)
 
 
 @pytest.fixture
-def make(lab, tmp_path):
-    """``(identity, specs) -> DiskTier`` on the test's folder."""
+def lab():
+    return Lab
 
-    stores = cache(lambda specs: lab(specs).store)
+
+@pytest.fixture
+def make(tmp_path):
+    """``(identity, specs) -> DiskTier`` on the test's folder."""
+    stores = cache(lambda specs: Lab(specs).store)
 
     def make(identity=b"model", specs="hybrid", pages=100):
-        store = stores(specs)
-        return DiskTier(tmp_path, pages * store.page_bytes, identity=identity, store=store)
+        return disk_tier(tmp_path, pages, identity)(stores(specs))
 
     return make
 
@@ -39,13 +44,14 @@ def writer(lab):
     return lab()
 
 
-def save(disk, lab, count=150, scope=SCOPE, replay=0):
+def save(disk, lab, count=150, scope=SCOPE, replay=0, kind="turn"):
+    """Keep the state after the first tokens, the last ``replay`` of them recorded."""
     state = lab.begin(TOKENS, count - replay)
     if replay:
         lab.read(state, TOKENS, 4, accepted=replay)
     snapshot = lab.store.snapshot(state, count, next_token=TOKENS[count % len(TOKENS)])
     lab.store.close(state)
-    stored = disk.save(snapshot, scope, "turn", np.array(TOKENS[:count], np.int32))
+    stored = disk.save(snapshot, scope, kind, np.array(TOKENS[:count], np.int32))
     lab.store.drop(snapshot)
     return stored
 
@@ -156,9 +162,71 @@ def test_a_folder_that_is_gone_is_made_again(make, lab):
     disk.load(save(disk, writer, 80))
 
 
-def test_a_catalogue_that_no_parser_ends_with_is_damage(make, lab):
+def rewrite(path, catalogue):
+    """Give a file another catalogue (bytes, or members to change) with a checksum that holds."""
+    content = path.read_bytes()
+    length, _, _ = state_file._FOOTER.unpack(content[-state_file._FOOTER.size :])
+    begin = len(content) - state_file._FOOTER.size - length
+    if isinstance(catalogue, dict):
+        old = json.loads(content[begin : begin + length])
+        catalogue = json.dumps({**old, **catalogue}).encode()
+    footer = state_file._FOOTER.pack(len(catalogue), crc32(catalogue), state_file._MAGIC)
+    path.write_bytes(content[:begin] + catalogue + footer)
+
+
+@pytest.mark.parametrize("catalogue", [
+    b"[" * 100_000, b"[]", b"{}", b"1", b"\xff", {"num_rows": -1}, {"num_rows": "8"},
+    {"num_tokens": 0}, {"num_tokens": 10**30}, {"num_image": 1000}, {"next_token": "a"},
+    {"replay": None}, {"kind": ["turn"]}, {"more": 1}, {"scope": "[1]"}, {"scope": "(" * 1000},
+    {"scope": "-" * 100_000 + "1"}, {"scope": "open('x')"}, {"scope": "{'a': 1}"}, {"scope": 1},
+], ids=lambda each: str(each)[:24])
+def test_a_catalogue_of_whatever_content_is_damage(make, lab, catalogue):
     stored = save(make(), lab())
-    text = b"[" * 100_000
-    with stored.path.open("ab") as file:
-        file.write(text + disk_tier._FOOTER.pack(len(text), crc32(text), disk_tier._MAGIC))
+    rewrite(stored.path, catalogue)
+    with pytest.raises(ArtifactError, match="a stored state is damaged"):
+        make().load(stored)
     assert not [*make().scan()] and not stored.path.exists()
+
+
+@pytest.mark.parametrize("content", ["pipe", "directory", "link to itself", "link to nothing"])
+def test_what_is_no_file_is_passed_over(make, lab, content, caplog):
+    """A pipe that nobody writes to would be waited for."""
+    path = save(make(), lab()).path.with_name("odd.state")
+    match content:
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "link to itself":
+            path.symlink_to(path)
+        case "link to nothing":
+            path.symlink_to("nowhere")
+    assert len([*make().scan()]) == 1
+    assert "odd.state" in caplog.text
+    assert os.path.lexists(path) == (content == "directory")
+
+
+def test_a_pipe_in_the_place_of_a_file_is_damage(make, lab):
+    disk = make()
+    stored = save(disk, lab())
+    stored.path.unlink()
+    os.mkfifo(stored.path)
+    with pytest.raises(ArtifactError, match="the kind of file is wrong"):
+        disk.load(stored)
+
+
+def test_a_kind_of_another_version_is_given_up(lab, make, tmp_path, caplog):
+    """It is whole, so the tier finds it, but nobody knows what it is worth."""
+    old = save(make(), lab(), 128)
+    new = save(make(), lab(), 150, kind="prophecy")
+    started = lab(disk=disk_tier(tmp_path, 100))
+    assert [point.num_tokens for point in started.cache.points] == [128]
+    assert "unknown kind 'prophecy'" in caplog.text
+    assert old.path.exists() and not new.path.exists()
+    started.cache.audit()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, lab):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"(?s)cannot be kept there .*file.*give --disk-cache"):
+        disk_tier(tmp_path / "file", 10)(lab().store)

@@ -1,0 +1,1 @@
+"""States of the prefix cache in files, so that they outlive the process."""
