@@ -42,8 +42,8 @@ class PlanarLayout:
         return _end(self.planes(format_name, shape)[-1])
 
     def pack(self, format_name: str, parts: Mapping[str, Tensor]) -> Tensor:
-        shape = tuple(parts["codes"].shape)
-        image = torch.zeros(self.nbytes(format_name, shape), dtype=torch.uint8)
+        shape, device = tuple(parts["codes"].shape), parts["codes"].device
+        image = torch.zeros(self.nbytes(format_name, shape), dtype=torch.uint8, device=device)
         stored = self.store(format_name, parts)
         for plane in self.planes(format_name, shape):
             plane_view(image, plane).copy_(stored[plane.name])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attrs import evolve
 
+from ninfer_artifact_writer.writer import MAX_FILE_BYTES
 from ninfer_convert.conversion import convert_checkpoint
 from ninfer_convert.draft_head import DraftHead
 from ninfer_convert.inspection import describe
@@ -16,7 +17,6 @@ from ninfer_convert.recipe import load_recipe
 from ninfer_convert.source import open_source
 from ninfer_core.api import ConfigError
 from ninfer_core.artifact.container import open_artifact
-from ninfer_core.artifact.writer import MAX_FILE_BYTES
 from ninfer_core.cli.console import Console
 from ninfer_core.cli.exits import exit_code
 from ninfer_core.cli.options import Parser, ranged

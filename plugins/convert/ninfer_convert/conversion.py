@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import evolve
 
+from ninfer_artifact_writer.writer import MAX_FILE_BYTES, ArtifactWriter
 from ninfer_convert.components import keep_components
 from ninfer_convert.coverage import check_parameters, check_tensors
 from ninfer_convert.declaration import declare
@@ -25,7 +26,6 @@ from ninfer_core.api import (
     Progress,
     StorageChoice,
 )
-from ninfer_core.artifact.writer import MAX_FILE_BYTES, ArtifactWriter
 
 log = logging.getLogger(__name__)
 TOKENIZER = "tokenizer.json"
@@ -68,7 +68,7 @@ def convert_checkpoint(
         plan = evolve(plan, recipe=tuple(recipe))
     if components is not None:
         plan = keep_components(plan, components)
-    expected = _expected(pack, plan, draft_head)
+    expected = expected_parameters(pack, plan, draft_head)
     if draft_head is not None:
         plan = add_draft_head(plan, expected, draft_head)
     check_parameters(plan, expected)
@@ -86,8 +86,8 @@ def convert_checkpoint(
     return summarize(checkpoint, plan, objects)
 
 
-def _expected(
-    pack: ModelPack, plan: ImportPlan, draft_head: DraftHead | None
+def expected_parameters(
+    pack: ModelPack, plan: ImportPlan, draft_head: DraftHead | None = None
 ) -> tuple[ParameterSpec, ...]:
     """What the pack will ask of the artifact, by the config that the artifact will have."""
     configs = {name: component["config"] for name, component in plan.components.items()}

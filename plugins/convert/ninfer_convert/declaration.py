@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
+from ninfer_artifact_writer.writer import Outline
 from ninfer_convert.objects import StoredObject
 from ninfer_convert.storage import choose
 from ninfer_core.api import ArtifactError, ImportedParameter, ParameterSpec, StorageChoice
 from ninfer_core.artifact.catalogue import Part
-from ninfer_core.artifact.writer import Outline
 
 DIVISOR = "activation_input_divisor"
 """Auxiliary of a product with 4-bit activations: an fp32 number that its input is divided by before

@@ -38,10 +38,17 @@ class DraftHead:
     corpus: Path | None = None
 
     def component(self, plan: ImportPlan) -> dict[str, Any]:
-        """How component ``text`` describes it."""
-        if self.rows is not None:
-            return {"domain": "indexed", "rows": self.rows}
-        return {"domain": "full", "rows": _output_head(plan).spec.shape[0]}
+        """How component ``text`` describes it.
+
+        :raises ConfigError: if the model has not that many tokens.
+        """
+        most = _output_head(plan).spec.shape[0]
+        if self.rows is None:
+            return {"domain": "full", "rows": most}
+        if self.rows > most:
+            raise ConfigError("the draft head cannot have so many rows", where="--proposal",
+                              why=f"{self.rows} > {most}, all that the output head has")
+        return {"domain": "indexed", "rows": self.rows}
 
 
 def add_draft_head(

@@ -99,7 +99,7 @@ class GgufSource:
         self.resources = frontend_files(metadata) if has_text else {}
         self.ignored: dict[str, str] = {}
         tensors = {tensor.name: _tensor(tensor) for tensor in reader.tensors}
-        self.tensors = TensorTable(path.name, tensors)
+        self.tensors = self.stored = TensorTable(path.name, tensors)
 
 
 class _Reader(GGUFReader):

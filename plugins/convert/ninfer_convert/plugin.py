@@ -11,5 +11,5 @@ NINFER_API = (1, 0)
 def ninfer_converters() -> list[ConverterSpec]:
     return [ConverterSpec(
         name="convert", convert="ninfer_convert.conversion:convert",
-        outline="ninfer_convert.outline:outline",
+        outline="ninfer_convert.outline:outline", survey="ninfer_convert.survey:survey",
     )]

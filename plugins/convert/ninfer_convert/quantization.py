@@ -23,6 +23,7 @@ SUFFIXES = sorted(
 or a parameter's (banks of experts)."""
 OWNERS = {".weight": ".weight", ".weight_packed": ".weight", "_weight_packed": "", "": ""}
 """Ends of the names of quantised tensors, and what they are called here."""
+QUANTIZED_TYPES = ("F8_E4M3", "U8")
 KV_SCALES = (".k_scale", ".v_scale")
 
 Tensors = Mapping[str, SafetensorsTensor]
@@ -34,8 +35,9 @@ def join_quantized(
     """Tensors by name, each quantised one with its scales as a single tensor; and tensors that are
     left out, with the reason.
 
-    A scale beside which there is no tensor stays a tensor of its own, which no model has a place
-    for.
+    A scale beside which there is no tensor is one of the quantised tensors right under its name
+    (``table.weight_scale`` of ``table.shard_0.weight`` and the others); without any, it stays a
+    tensor of its own, which no model has a place for.
 
     :param config: of the model; ``quantization_config`` may have the size of blocks.
     :raises ArtifactError: naming a quantised tensor that lacks a scale, has one too many, or one of
@@ -63,14 +65,26 @@ def join_quantized(
 def _scales_by_owner(stored: Tensors) -> dict[str, dict[str, SafetensorsTensor]]:
     """Scales of each tensor by role."""
     found: dict[str, dict[str, SafetensorsTensor]] = {}
+    pieces = _pieces(stored)
     for name, tensor in stored.items():
         suffix, role = next((each for each in SUFFIXES if name.endswith(each[0])), ("", ""))
         stem = name.removesuffix(suffix)
         owners = [stem + end for end in OWNERS if stem + end in stored] if role else []
         if len(owners) > 1:
             raise _misfit(name, f"it may be of {' or of '.join(owners)}")
-        if owners and found.setdefault(owners[0], {}).setdefault(role, tensor) is not tensor:
-            raise _misfit(owners[0], f"it has two scales {role}")
+        for owner in owners or (pieces.get(stem, []) if role else []):
+            if found.setdefault(owner, {}).setdefault(role, tensor) is not tensor:
+                raise _misfit(owner, f"it has two scales {role}")
+    return found
+
+
+def _pieces(stored: Tensors) -> dict[str, list[str]]:
+    """Quantised tensors ``{name}.{piece}.weight`` by name."""
+    found: dict[str, list[str]] = {}
+    for name, tensor in stored.items():
+        parent = name.removesuffix(".weight").rpartition(".")[0]
+        if parent and name.endswith(".weight") and tensor.dtype in QUANTIZED_TYPES:
+            found.setdefault(parent, []).append(name)
     return found
 
 
@@ -83,7 +97,7 @@ def _join(
     name: str, codes: SafetensorsTensor, roles: Mapping[str, SafetensorsTensor],
     block: tuple[int, int],
 ) -> SourceTensor:
-    if codes.dtype not in ("F8_E4M3", "U8") or len(codes.shape) < 2:
+    if codes.dtype not in QUANTIZED_TYPES or len(codes.shape) < 2:
         listed = ", ".join(roles) or "no scales"
         raise _misfit(codes.name, f"it is {codes.dtype} {[*codes.shape]}, and has {listed}")
     left = dict(roles)

@@ -96,7 +96,8 @@ class QuantizedTensor:
 
 @frozen(eq=False, kw_only=True)
 class Fp8Tensor(QuantizedTensor):
-    """E4M3 numbers, multiplied by a scale for the tensor, a row or a block."""
+    """E4M3 numbers, multiplied by a scale for the tensor, a row or a block. With powers of two for
+    fewer than 128 columns (MXFP8) they are numbers of bf16."""
 
     scale: Scale
 
@@ -104,13 +105,17 @@ class Fp8Tensor(QuantizedTensor):
     def format(self) -> str:
         if self._by_rows and self.scale.is_bf16:
             return "fp8_e4m3fn_row_bf16"
-        return "fp8_e4m3fn_g128_fp32" if self._by_rows or self.scale.block[1] % 128 == 0 else ""
+        if self._by_rows or self.scale.block[1] % 128 == 0:
+            return "fp8_e4m3fn_g128_fp32"
+        return "bf16" if self.scale.is_power else ""
 
     @property
     def _by_rows(self) -> bool:
         return self.scale.block[1] >= self.shape[-1]
 
     def _parts(self) -> dict[str, Tensor]:
+        if self.format == "bf16":
+            return {"codes": self._as_bf16()}
         codes, scales = self._verified()
         if self.format == "fp8_e4m3fn_row_bf16":
             return {"codes": codes, "scales": scales[:, 0].bfloat16()}
@@ -124,6 +129,13 @@ class Fp8Tensor(QuantizedTensor):
         for block, scale in zip(columns, scales.split(1, 1), strict=True):
             block.mul_(scale)
         return values
+
+    def _as_bf16(self) -> Tensor:
+        values = self._dense()
+        words = values.bfloat16()
+        if not torch.equal(words.float(), values):
+            raise _damaged(self.scale.tensor.name, "weights under it are too small for bf16")
+        return words
 
     def _verified(self) -> tuple[Tensor, Tensor]:
         """Codes and fp32 scales ``[N, columns of blocks]``, after a look at what they give."""

@@ -25,6 +25,7 @@ class SafetensorsSource:
 
     Quantised tensors (see `join_quantized`) have the names of their weights.
 
+    :ivar stored: tensors as the files have them, codes and scales apart.
     :raises ArtifactError: naming every file or tensor that is missing or damaged.
     """
 
@@ -36,8 +37,9 @@ class SafetensorsSource:
                                 why=f"architectures is {names!r}, not a list of names")
         self.description = ModelDescription("huggingface", tuple(names), config)
         self.resources = _resources(directory, config)
-        stored = {name: whole_tensor(name, file) for name, file in open_shards(directory).items()}
-        tensors, self.ignored = join_quantized(stored, config)
+        files = open_shards(directory)
+        self.stored = {name: whole_tensor(name, file) for name, file in files.items()}
+        tensors, self.ignored = join_quantized(self.stored, config)
         self.tensors = TensorTable(str(directory), tensors)
 
 

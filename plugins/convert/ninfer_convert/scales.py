@@ -13,6 +13,9 @@ from ninfer_core.api import ArtifactError
 
 SCALE_TYPES = ("F32", "BF16", "F16", "F8_E8M0")
 """Types of scales, all exact in fp32."""
+MX_COLUMNS = 32
+"""Elements of a row that share a scale in MX formats (OCP Microscaling Formats, 1.0). It is a power
+of two, F8_E8M0, which exporters also write as U8."""
 
 
 @frozen(eq=False)
@@ -43,9 +46,16 @@ class Scale:
         fits = torch.equal(values.bfloat16().float(), values)
         return self.tensor.dtype == "BF16" or (values.numel() > 1 and fits)
 
+    @property
+    def is_power(self) -> bool:
+        """Whether all are powers of two by their type."""
+        return self.tensor.dtype in ("F8_E8M0", "U8")
+
     @cached_property
     def _values(self) -> Tensor:
-        values = self.tensor.raw().float().view(self.grid)
+        raw = self.tensor.raw()
+        exponents = raw.view(torch.float8_e8m0fnu) if raw.dtype == torch.uint8 else raw
+        values = exponents.float().view(self.grid)
         if not (values.isfinite() & ~values.signbit()).all():
             raise ArtifactError(
                 "a scale is not usable", where=self.tensor.name,
@@ -70,6 +80,9 @@ def fit_scale(
         known |= {(*bank, rows, *[1] * n): ((*bank, rows, 1), (1, columns)) for n in range(2)}
         blocks = (-(-rows // block[0]), -(-columns // block[1]))
         known[*bank, *blocks] = (*bank, *blocks), block
+    exponents = (*bank, rows, -(-columns // MX_COLUMNS))
+    if block and tensor.dtype in ("F8_E8M0", "U8") and tensor.shape == exponents:
+        return Scale(tensor, exponents, (1, MX_COLUMNS))
     if tensor.dtype not in SCALE_TYPES or tensor.shape not in known:
         shapes = " or ".join(sorted(str([*each]) for each in known))
         raise ArtifactError(

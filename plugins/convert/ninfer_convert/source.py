@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ninfer_core.api import ArtifactError, CheckpointSource
+from ninfer_core.api import ArtifactError
+
+if TYPE_CHECKING:
+    from ninfer_convert.gguf_source import GgufSource
+    from ninfer_convert.safetensors_source import SafetensorsSource
 
 
-def open_source(path: Path) -> CheckpointSource:
+def open_source(path: Path) -> SafetensorsSource | GgufSource:
     """Open a directory of safetensors or a GGUF file; reads headers and metadata only.
 
     :raises ArtifactError: if it is neither, or damaged.

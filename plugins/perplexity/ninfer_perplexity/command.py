@@ -31,8 +31,7 @@ def run(arguments: Namespace) -> int:
     _check(arguments)
     corpus, outputs = _corpus(arguments), Outputs(arguments.output, arguments.save_logits)
     reference = open_reference(arguments.reference) if arguments.reference else None
-    outputs.prepare()
-    with Console(arguments.log_level) as console:
+    with outputs.prepared(), Console(arguments.log_level) as console:
         with redirect_stdout(sys.stderr):  # a plugin that prints must not spoil the table
             plan = _plan(arguments, console)
             loaded = load_model(plan, console.progress)
@@ -60,7 +59,9 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError("--quick is for a --corpus", why="one --text has nothing to choose from")
     if arguments.save_logits and not arguments.output:
         raise ConfigError("--save-logits needs a place", fix="say --output DIR")
-    for option in ("max_context", "context_capacity", "host_capacity", "disk_cache"):
+    for option in (
+        "max_context", "context_capacity", "host_capacity", "disk_cache", "state_tier",
+    ):
         if option in arguments:
             raise ConfigError(
                 f"--{option.replace('_', '-')} has no meaning here", fix="see --context",
@@ -84,6 +85,6 @@ def _plan(arguments: Namespace, console: Console) -> EnginePlan:
         )
     config = evolve(
         config, max_context=arguments.context, max_concurrency=1, context_capacity=None,
-        prefix_cache=False, host_capacity=None, disk_cache=None,
+        prefix_cache=False, host_capacity=None, disk_cache=None, state_tier=None,
     )
     return resolve(config, plugins, max_logits=min(STEP_LOGITS, config.prefill_chunk))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from attrs import frozen
 
-from ninfer_core.artifact.publish import published, refuse_taken
+from ninfer_artifact_writer.publish import published, refuse_taken
 from ninfer_perplexity import log_probs, report
 from ninfer_perplexity.log_probs import ITEM_BYTES, LogProbWriter
 from ninfer_perplexity.tokens import TokenizedText
@@ -37,12 +37,26 @@ class Outputs:
         names = [report.FILE, log_probs.FILE] if self.save_logits else [report.FILE]
         return [self.folder / name for name in names]
 
-    def prepare(self) -> None:
-        """Make the folder; raises `ArtifactError` for files in the way."""
-        if self.folder is not None:
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """The folder is there; after an error those that were made for it are not.
+
+        :raises ArtifactError: for files in the way.
+        """
+        if self.folder is None:
+            yield
+            return
+        made = [each for each in (self.folder, *self.folder.parents) if not each.exists()]
+        try:
             self.folder.mkdir(parents=True, exist_ok=True)
-        for path in self.paths:
-            refuse_taken(path)
+            for path in self.paths:
+                refuse_taken(path)
+            yield
+        except BaseException:
+            for each in made:
+                with suppress(OSError):  # somebody else uses it by now
+                    each.rmdir()
+            raise
 
     @contextmanager
     def open(

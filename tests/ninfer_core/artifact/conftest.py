@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_core.artifact.catalogue import Part
 from ninfer_core.artifact.container import Artifact, open_artifact
 from ninfer_core.artifact.store import WeightStore, load_weights
-from ninfer_core.artifact.writer import ArtifactWriter
 from ninfer_core.plugin_host.builtin import ninfer_weight_formats, ninfer_weight_layouts
 
 FORMATS = {spec.name: spec for spec in ninfer_weight_formats()}

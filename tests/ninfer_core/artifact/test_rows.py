@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_core.api import ArtifactError, LayoutSpec
 from ninfer_core.artifact.catalogue import Part
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.layouts.planar import PlanarLayout
 from ninfer_core.artifact.rows import rows_of, shape_of
 from ninfer_core.artifact.store import load_weights
-from ninfer_core.artifact.writer import ArtifactWriter
 
 GROUPED = ["q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16"]
 ROW_FORMATS = ["fp32", "bf16", "fp8_e4m3fn_row_bf16", *GROUPED]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import re
+import sys
 import warnings
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,12 +74,38 @@ def test_any_split_into_files_gives_the_same_weights(
     assert open_artifact(path).resource("odd") == b"x" * (seed + 1)
 
 
-def test_objects_that_straddle_files_are_copied(tmp_path, write, formats, layouts):
-    tensors = {"a": torch.arange(1000.0), "b": torch.arange(3000.0)}
+@pytest.fixture
+def straddling(tmp_path, write, formats, layouts):
+    """Load two tensors, the second in three files."""
+    tensors = {"a": torch.arange(1000.0), "b": torch.arange(5000.0)}
     path = write(tmp_path / "m.ninfer", tensors, max_file_bytes=12_288)
-    store = load_weights(open_artifact(path), formats=formats, layouts=layouts)
-    assert (store.report.nbytes, store.report.mapped_bytes) == (16_000, 4_000)
-    assert torch.equal(store.tensor("b"), tensors["b"])
+
+    def load():
+        store = load_weights(open_artifact(path), formats=formats, layouts=layouts)
+        assert store.report.nbytes == 24_000
+        assert torch.equal(store.tensor("a"), tensors["a"])
+        assert torch.equal(store.tensor("b"), tensors["b"])
+        return store
+
+    return load
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="maps files twice")
+def test_objects_that_straddle_files_are_views_of_them(straddling):
+    store = straddling()
+    assert store.report.mapped_bytes == 24_000
+    table = store.weight("b").planes["codes"]
+    del store
+    gc.collect()
+    assert torch.equal(table, torch.arange(5000.0))
+
+
+def test_where_they_cannot_be_they_are_copied(straddling, monkeypatch):
+    monkeypatch.setattr("sys.platform", "plan9")
+    assert straddling().report.mapped_bytes == 4_000
+    monkeypatch.undo()
+    monkeypatch.setattr("ninfer_core.artifact.mapping._map_again", lambda *_: False)
+    assert straddling().report.mapped_bytes == 4_000
 
 
 def test_the_budget_is_checked_before_a_byte_is_read(opened, formats, layouts, monkeypatch):
@@ -82,6 +114,32 @@ def test_the_budget_is_checked_before_a_byte_is_read(opened, formats, layouts, m
     monkeypatch.setattr(type(artifact.shards), "read", lambda *_: pytest.fail("read"))
     with pytest.raises(CapacityError, match="600 bytes of a budget of 599"):
         load_weights(artifact, formats=formats, layouts=layouts, budget_bytes=599)
+
+
+def test_what_stays_on_the_host_is_beside_the_budget(opened, formats, layouts):
+    artifact = opened({"table": torch.ones(1000, 10), "b": torch.ones(50)})
+    load = partial(load_weights, artifact, formats=formats, layouts=layouts, on_host=["table"])
+    store = load(budget_bytes=200)
+    assert store.report.mapped_bytes >= 40_000
+    assert store.weight("table").planes["codes"].device.type == "cpu"
+    with pytest.raises(CapacityError, match="200 bytes of a budget of 199"):
+        load(budget_bytes=199)
+    assert load(device="meta").weight("table").planes["codes"].is_meta
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no such advice")
+def test_of_what_stays_on_the_host_only_touched_pages_are_read(opened, formats, layouts):
+    artifact = opened({"table": torch.ones(1000, 10), "b": torch.ones(50)})
+    store = load_weights(artifact, formats=formats, layouts=layouts, on_host=["table"])
+    address = store.weight("table").planes["codes"].data_ptr() + 8192
+    maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    for before, flags in pairwise(maps):
+        span = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) ", before, re.MULTILINE)[-1]
+        if int(span[0], 16) <= address < int(span[1], 16):
+            assert "rr" in flags.splitlines()[0].split()
+            break
+    else:
+        pytest.fail("the table is mapped nowhere")
 
 
 def test_only_what_is_selected_is_loaded(opened, formats, layouts):

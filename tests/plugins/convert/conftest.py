@@ -34,7 +34,8 @@ def plugins() -> PluginReport:
 
 TYPES = {
     torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8",
-    torch.float8_e4m3fn: "F8_E4M3", torch.int8: "I8", torch.int32: "I32",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e8m0fnu: "F8_E8M0", torch.int8: "I8",
+    torch.int32: "I32",
 }
 
 

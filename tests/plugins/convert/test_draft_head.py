@@ -105,6 +105,17 @@ def test_impossible_sizes_are_refused(source, pack, converted, rows):
         converted(source, pack(), draft_head=DraftHead(rows))
 
 
+def test_more_rows_than_the_head_has_are_refused_before_the_pack_is_asked(source, pack, converted):
+    """A real pack refuses such a config, which nobody has written."""
+    def configure(model):
+        raise AssertionError
+
+    asked = pack()
+    asked.configure = configure
+    with pytest.raises(ConfigError, match=r"--proposal\]: 9999 > 14"):
+        converted(source, asked, draft_head=DraftHead(9999))
+
+
 def test_a_model_without_one_is_refused(source, pack, converted):
     with pytest.raises(ConfigError, match="no draft head"):
         converted(source, pack(head_width=0), draft_head=DraftHead(5))

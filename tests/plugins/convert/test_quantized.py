@@ -148,6 +148,55 @@ def test_an_odd_config_is_refused(join, quantization):
         join({"x.weight": fp8(4, 4)}, quantization_config=quantization)
 
 
+@pytest.mark.parametrize("stored", [torch.uint8, torch.float8_e8m0fnu])
+def test_mxfp8_is_code_times_power_of_two_and_exact_in_bf16(join, stored):
+    """A scale for 32 of a row, which is an exponent, whichever type it has."""
+    codes = fp8(6, 100)
+    exponents = torch.randint(110, 132, (6, 4), generator=generator(), dtype=torch.uint8)
+    tensor = join({"x.weight": codes, "x.weight_scale": exponents.view(stored)})[0]["x.weight"]
+    expected = naive_fp8(codes, torch.exp2(exponents.double() - 127), (1, 32))
+    assert tensor.format == "bf16"
+    assert torch.equal(tensor.dense(), expected)
+    assert torch.equal(tensor.parts()["codes"].float(), expected)
+    assert torch.equal(tensor[2:5].dense(), expected[2:5])
+
+
+def test_mxfp8_below_bf16_is_refused_instead_of_rounded(join):
+    exponents = torch.tensor([[127, 0]], dtype=torch.uint8)  # and 2^-9 under 2^-127
+    codes = torch.tensor([1.0] * 32 + [2.0**-9] * 32).to(F8).view(1, 64)
+    tensors, _ = join({"x.weight": codes, "x.weight_scale": exponents})
+    with pytest.raises(ArtifactError, match="too small for bf16"):
+        tensors["x.weight"].parts()
+
+
+def test_a_scale_of_all_pieces_of_a_table(join, plugins):
+    """Beside the table, not beside each piece."""
+    shards = {f"t.shard_{i}.weight": fp8(3, 160, seed=i) for i in range(11)}
+    tensors, _ = join(shards | {"t.weight_scale": scale(1, dtype=BF16)})
+    assert tensors.keys() == shards.keys()
+    for name, codes in shards.items():
+        grid = scale(1, dtype=BF16).view(1, 1)
+        assert torch.equal(tensors[name].dense(), naive_fp8(codes, grid, (3, 160)))
+        assert torch.equal(dequantized(plugins, tensors[name]), tensors[name].dense())
+
+
+def test_pieces_with_scales_of_their_own_and_a_multiplier_of_all(join):
+    shards = {f"t.shard_{i}.weight": nibbles(3, 80, seed=i) for i in range(3)}
+    groups = {f"{name}_scale": group_scales(3, 10, seed=i) for i, name in enumerate(shards)}
+    tensors, _ = join(shards | groups | {"t.weight_scale_2": torch.tensor([2.0**-10])})
+    assert tensors.keys() == shards.keys()
+    for name, codes in shards.items():
+        expected = naive_nvfp4(codes, groups[f"{name}_scale"], 2.0**-10, 1)
+        assert torch.equal(tensors[name].dense(), expected)
+
+
+def test_a_scale_of_pieces_that_have_one_each_is_one_too_many(join):
+    tensors = {**FP8, "x.weight_scale": scale()}
+    tensors = {name.replace("x", "t.shard_0"): each for name, each in tensors.items()}
+    with pytest.raises(ArtifactError, match="two scales weight_scale"):
+        join(tensors | {"t.weight_scale": scale()})
+
+
 def modelopt(name="x.weight", mark=".", multiplier=2.0**-12, **more):
     stem = name.removesuffix(".weight")
     return {
@@ -306,6 +355,7 @@ def test_a_real_file_of_each_kind(write_directory):
         ({**FP8, "x.weight_scale": scale(3, 1)}, "x.weight_scale"),
         ({**FP8, "x.weight_scale": scale(4, 8)}, "x.weight_scale"),
         ({**FP8, "x.weight_scale": fp8(4, 1)}, "x.weight_scale"),
+        ({**FP8, "x.weight_scale": nibbles(1, 1)}, "x.weight_scale"),
         ({**FP8, "x.weight_scale": scale(), "x.weight_scale_inv": scale()}, "x.weight"),
         ({**FP8, "x.weight_scale": scale(), "x.weight_scale_2": scale()}, "x.weight"),
         ({"x.weight": fp8(4), "x.weight_scale": scale()}, "x.weight"),

@@ -202,7 +202,10 @@ def test_nothing_is_replaced_and_nothing_left(text, perplexity, write_model, tmp
     save = *output, "--save-logits"
     outcome = perplexity("--text", text, *WINDOWS, *save, model=write_model(broken))
     assert outcome.code == 1 and "a loss is not finite" in outcome.err
-    assert [*(tmp_path / "output").iterdir()] == []
+    assert not (tmp_path / "output").exists()
+    (tmp_path / "output").mkdir()
+    outcome = perplexity("--text", text, *WINDOWS, *save, model=write_model(broken))
+    assert outcome.code == 1 and [*(tmp_path / "output").iterdir()] == []
     assert perplexity("--text", text, *WINDOWS, *output).code == 0
     before = (tmp_path / "output" / "report.json").read_bytes()
     outcome = perplexity("--text", text, *WINDOWS, *output)

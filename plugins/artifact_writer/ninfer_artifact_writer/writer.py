@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from torch import Tensor
 
+from ninfer_artifact_writer.publish import published, refuse_taken
 from ninfer_core.api import ArtifactError, Progress
 from ninfer_core.artifact.catalogue import Catalogue, Part
 from ninfer_core.artifact.container import (
@@ -21,7 +22,6 @@ from ninfer_core.artifact.container import (
     align_up,
     artifact_of,
 )
-from ninfer_core.artifact.publish import published, refuse_taken
 from ninfer_core.artifact.schema import parse
 
 MAX_FILE_BYTES = 32_000_000_000

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from ninfer_artifact_writer import publish
+from ninfer_artifact_writer.publish import published
+from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_core.api import ArtifactError
-from ninfer_core.artifact import publish
 from ninfer_core.artifact.container import open_artifact
-from ninfer_core.artifact.publish import published
 from ninfer_core.artifact.store import load_weights
-from ninfer_core.artifact.writer import ArtifactWriter
 
 TEXT = {"text": {"config": {"architectures": ["Toy"]}}}
 BYTES = torch.arange(40, dtype=torch.uint8)  # the image of ten fp32 numbers

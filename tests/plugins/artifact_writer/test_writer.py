@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ninfer_artifact_writer.writer import MAX_FILE_BYTES, ArtifactWriter, Outline, _split
 from ninfer_core.api import ArtifactError
 from ninfer_core.artifact.catalogue import Part
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import load_weights
-from ninfer_core.artifact.writer import MAX_FILE_BYTES, ArtifactWriter, Outline, _split
 
 TEXT = {"text": {"config": {"architectures": ["Toy"]}}}
 BYTES = torch.arange(40, dtype=torch.uint8)  # the image of ten fp32 numbers

@@ -1,0 +1,1 @@
+"""Writing `.ninfer` sets, and files that appear together or not at all."""
