@@ -14,8 +14,8 @@ if not torch.cuda.is_available():  # read when Triton is imported, which any tes
 
 from hypothesis import settings
 
+from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_conformance.subject import find_subject
-from ninfer_core.artifact.writer import ArtifactWriter
 from ninfer_core.cli import plugins as command_plugins
 from ninfer_core.cli.main import main
 from ninfer_core.plugin_host import PluginSelection, load_plugins
@@ -103,42 +103,64 @@ def ninfer(skeletons, monkeypatch, capsys):
     return ninfer
 
 
-def _slot_batch(*rows):
-    sizes = {"max_tokens": sum(row[1] for row in rows) + 3, "max_rows": len(rows) + 1}
-    batch = StepBatch.allocate(**sizes, max_pages=1, max_logits=1)
-    batch.num_rows = len(rows)
-    for index, (slot, count, replay, certain) in enumerate(rows):
-        batch.token_row[batch.num_tokens : batch.num_tokens + count] = index
-        batch.num_tokens += count
-        batch.row_start[index + 1] = batch.num_tokens
+def _step_batch(*rows, pages=None, rope_positions=None):
+    counts = [row[2] for row in rows]
+    sizes = {"max_tokens": sum(counts) + 3, "max_rows": len(rows) + 1}
+    batch = StepBatch.allocate(**sizes, max_pages=16, max_logits=1)
+    batch.num_rows, batch.num_tokens = len(rows), sum(counts)
+    batch.page_table[:] = -1
+    start = 0
+    for index, (slot, begin, count, replay, certain) in enumerate(rows):
+        part, places = slice(start, start + count), torch.arange(begin, begin + count)
+        batch.positions[part] = places
+        source = torch.arange(4096).expand(3, 4096) if rope_positions is None else rope_positions
+        batch.rope_positions[:, part] = source[:, begin : begin + count]
+        batch.token_row[part] = index
+        start += count
+        batch.row_start[index + 1] = start
+        own = pages[slot] if pages else [3 * i + slot for i in range(4)]
+        batch.page_table[index, : len(own)] = torch.tensor(own, dtype=torch.int32)
         batch.slots[index], batch.replay[index], batch.certain[index] = slot, replay, certain
     return batch
 
 
-@pytest.fixture
-def slot_batch():
-    """``(*rows) -> StepBatch`` of rows of (slot, tokens, replayed tokens, whether certain)."""
-    return _slot_batch
+@pytest.fixture(scope="session")
+def step_batch():
+    """``(*rows, pages, rope_positions) -> StepBatch`` of rows of (slot, position of the first
+    token, tokens, replayed tokens, whether certain).
+
+    ``pages`` by slot, else those of slot 1 to 3 are ``slot, slot + 3, ...``, four each;
+    ``rope_positions`` int64 ``[3, N]`` by position, else the positions.
+    """
+    return _step_batch
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def drive():
-    """``(call, inputs, steps) -> outputs``: an op on slot states over the life of one sequence.
+    """``(call, inputs, steps, **facts) -> outputs``: one sequence, step by step, on slot 1.
 
-    ``call(*inputs, batch)`` runs a step on slot 1; a step is (tokens, accepted), accepted None for
-    a certain one. Rejected tokens come as noise; those committed give the outputs.
+    ``call(*inputs, batch)`` runs a step; a step is (tokens, accepted), accepted None for a certain
+    one. Rejected tokens come as noise; those committed give the outputs. The facts go to
+    `step_batch`.
     """
 
-    def drive(call, inputs, steps):
+    def drive(call, inputs, steps, **facts):
         outputs, start, replay = [], 0, 0
+        noise = torch.Generator().manual_seed(99)
         for count, accepted in steps:
             kept = count if accepted is None else accepted
-            parts = [torch.randn(count, x.shape[1]) for x in inputs]
+            parts = [torch.randn(count, x.shape[1], generator=noise).to(x.dtype) for x in inputs]
             for part, x in zip(parts, inputs, strict=True):
                 part[:kept] = x[start : start + kept]
-            batch = _slot_batch((1, count, replay, accepted is None))
+            batch = _step_batch((1, start, count, replay, accepted is None), **facts)
             outputs.append(call(*parts, batch)[:kept].clone())
             start, replay = start + kept, 0 if accepted is None else kept
         return torch.cat(outputs)
 
     return drive
+
+
+@pytest.fixture(scope="session")
+def slot_batch():
+    """``(*rows) -> StepBatch`` of rows of (slot, tokens, replayed tokens, whether certain)."""
+    return lambda *rows: _step_batch(*[(slot, 0, *rest) for slot, *rest in rows])

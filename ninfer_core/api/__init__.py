@@ -72,6 +72,7 @@ from ninfer_core.api.specs import (
     HardwareProfileSpec,
     KernelRequest,
     KernelSpec,
+    KernelWork,
     KVCodecSpec,
     LayoutSpec,
     MachineFigures,
@@ -86,6 +87,7 @@ from ninfer_core.api.specs import (
     SpeculatorSpec,
     StatePlane,
     StateSpec,
+    StateTierSpec,
     WeightInfo,
 )
 from ninfer_core.api.speculation import (
@@ -94,6 +96,14 @@ from ninfer_core.api.speculation import (
     DraftRequest,
     Speculator,
     SpeculatorContext,
+)
+from ninfer_core.api.tiers import (
+    Scope,
+    StateTier,
+    StateTierContext,
+    StoredState,
+    Tier,
+    is_scope,
 )
 from ninfer_core.api.version import API_VERSION, ApiVersion
 
@@ -104,13 +114,15 @@ __all__ = [
     "ConstraintSpec", "ContextLengthError", "Converter", "ConverterSpec", "Detection", "Draft",
     "DraftRequest", "EmbeddedModel", "FormatCodec", "FormatSpec", "Frontend", "Grammar",
     "HardwareProfile", "HardwareProfileSpec", "ImportPlan", "ImportedParameter", "KVCodec",
-    "KVCodecSpec", "KernelRequest", "KernelSpec", "LayoutSpec", "LazyRef", "MachineFigures",
-    "Model", "ModelCard", "ModelDescription", "ModelPack", "ModelPackSpec", "NInferError",
+    "KVCodecSpec", "KernelRequest", "KernelSpec", "KernelWork", "LayoutSpec", "LazyRef",
+    "MachineFigures", "Model", "ModelCard", "ModelDescription", "ModelPack", "ModelPackSpec",
+    "NInferError",
     "NewConstraint", "NextTokenPredictor", "OutputParser", "OutputPart", "PagedStateSpec",
     "ParameterSpec", "PlaneInfo", "PluginError", "PredictingModel", "PreparedPrompt", "Progress",
     "PromptOptions", "ProtocolSpec", "QueueTimeoutError", "ReasoningEffort", "ReasoningTokens",
-    "RequestError", "SamplingParams", "SlotStateSpec", "SourceTensor", "Speculator",
-    "SpeculatorContext", "SpeculatorSpec", "StatePlane", "StateSpec", "StorageChoice",
-    "StorageLayout", "TokenConstraint", "Tokenizer", "ToolCall", "UnsupportedError", "WeightInfo",
-    "hookimpl", "hookspec",
+    "RequestError", "SamplingParams", "Scope", "SlotStateSpec", "SourceTensor", "Speculator",
+    "SpeculatorContext", "SpeculatorSpec", "StatePlane", "StateSpec", "StateTier",
+    "StateTierContext", "StateTierSpec", "StorageChoice", "StorageLayout", "StoredState", "Tier",
+    "TokenConstraint", "Tokenizer", "ToolCall", "UnsupportedError", "WeightInfo", "hookimpl",
+    "hookspec", "is_scope",
 ]

@@ -65,7 +65,7 @@ class TokenConstraint(Protocol):
 
 NewConstraint = Callable[[frozenset[int]], TokenConstraint]
 """A constraint at its beginning, from the tokens that end the output; it allows these where the
-output may end."""
+output may end, and those that are text also where the text may be: it is cut there."""
 
 
 class ConstraintCompiler(Protocol):

@@ -35,6 +35,7 @@ from ninfer_core.api.specs import (
     ModelPackSpec,
     ProtocolSpec,
     SpeculatorSpec,
+    StateTierSpec,
 )
 
 
@@ -105,6 +106,12 @@ def ninfer_commands() -> Iterable[CommandSpec]:  # type: ignore[empty-body]
 def ninfer_constraint_engines() -> Iterable[ConstraintSpec]:  # type: ignore[empty-body]
     """Ways to hold answers to JSON schemas, regular expressions and grammars, chosen with
     ``--constraints NAME``; without it there must be no two."""
+
+
+@hookspec
+def ninfer_state_tiers() -> Iterable[StateTierSpec]:  # type: ignore[empty-body]
+    """Places where ``--disk-cache`` keeps states for later processes, chosen with ``--state-tier
+    NAME``; without it there must be no two."""
 
 
 @hookspec

@@ -11,6 +11,7 @@ from attrs import frozen
 from ninfer_core.api.frontend import Frontend
 from ninfer_core.api.sources import CheckpointSource, ImportPlan, StorageChoice
 from ninfer_core.api.specs import (
+    KernelWork,
     MachineFigures,
     ModelDescription,
     ParameterSpec,
@@ -104,6 +105,9 @@ class HardwareProfile(Protocol):
     compute_dtype: str
     """torch name of the activation type."""
     default_kv_dtype: str
+    layouts: Mapping[str, str]
+    """Format -> layout in which its kernels read matrices that nothing else reads: they are laid
+    out so when they are loaded, if the layout is registered and holds them."""
 
     def figures(self) -> MachineFigures:
         """Figures for ledgers and predictions; must work where the hardware is absent."""
@@ -119,6 +123,11 @@ class HardwareProfile(Protocol):
 
     def memory_budget(self) -> int:
         """Bytes that weights, state and workspace together may take on this machine now."""
+        ...
+
+    def scratch_bytes(self, work: KernelWork) -> int:
+        """Bytes that its kernels keep beside weights, state and activations; must work where the
+        hardware is absent."""
         ...
 
 
@@ -203,11 +212,11 @@ class NextTokenPredictor(Protocol):
 
         :param batch: a :class:`~ninfer_core.state.step.StepBatch`: positions are those of
             ``hidden``; ``token_ids`` are the tokens that *follow* at each of them.
-        :param hidden: ``[T, H]``, final-normed hidden states of the target model, or what an
-            earlier call returned.
+        :param hidden: ``[T, W]``, hidden states of the target model, or what an earlier call
+            returned.
         :return: fp32 logits ``[num_logits, N]`` of the tokens after those, and this module's own
-            normed hidden states ``[num_logits, H]``, rows as ``batch.logit_rows``; valid until the
-            next call.
+            hidden states ``[num_logits, W]``, rows as ``batch.logit_rows``; valid until the next
+            call.
         """
         ...
 
@@ -219,7 +228,8 @@ class PredictingModel(Model, Protocol):
     def predictor(self) -> NextTokenPredictor: ...
 
     def hidden(self, num_tokens: int) -> Tensor:
-        """Final-normed hidden states ``[num_tokens, H]`` of the last step, valid until the next."""
+        """Hidden states ``[num_tokens, W]`` of the last step as the predictor reads them (mostly
+        behind the final norm), valid until the next."""
         ...
 
 
@@ -243,7 +253,12 @@ class ModelPack(Protocol):
         (per token of context), ``launches_per_step``; of a mixture of experts also ``num_experts``
         and ``experts_per_token`` (its routed experts are the parameters with ``/experts/{e}/`` in
         their names); with a predictor, whose paged states are named ``{component}_...``, also
-        ``launches_per_draft``, of one step of it."""
+        ``launches_per_draft``, of one step of it. Where attention selects: of the paged states
+        named in ``selected_states`` it reads at most ``selected_tokens``, each with
+        ``selected_flops_per_token``. ``gathered_rows``: names of tables to rows that a token takes
+        of them, if more than one. For machines that share a step: ``replicated``, patterns of
+        names of parameters and states that each holds whole, and ``exchanges_per_step`` sums of
+        ``exchange_width`` numbers a token."""
         ...
 
     def build(self, config: Any, context: BuildContext) -> Model:

@@ -59,6 +59,7 @@ class EmbeddedModel:
     :ivar sha256: digest of the checkpoint file.
     :ivar license: SPDX id of the weights' licence.
     :ivar default: whether commands without a model use it.
+    :ivar components: that its artifact has.
     """
 
     name: str = field(validator=_NAME)
@@ -67,6 +68,7 @@ class EmbeddedModel:
     sha256: str = field(validator=matches_re(r"[0-9a-f]{64}"))
     license: str
     default: bool = False
+    components: tuple[str, ...] = ("text",)
 
 
 @frozen
@@ -251,6 +253,8 @@ class KernelSpec:
     :ivar batch_invariant: a row gets the same bits whatever else is in the call.
     :ivar tolerance: name of the conformance kit's tolerance that it is held to.
     :ivar source: where the method comes from (paper section, repository) or ``own``.
+    :ivar facts: ``(KernelRequest) -> str | None``: what is known of its code on the request's card,
+        for ``ninfer plan``; must work where the card is absent.
     """
 
     op: str
@@ -265,6 +269,7 @@ class KernelSpec:
     batch_invariant: bool = False
     tolerance: str = "fp32"
     source: str = "own"
+    facts: LazyRef | None = field(default=None, converter=to_optional_lazy)
 
 
 @frozen
@@ -290,11 +295,14 @@ class ConverterSpec:
     :ivar convert: a :class:`~ninfer_core.api.protocols.Converter` (a plain function will do).
     :ivar outline: ``(ImportPlan, registry) -> Artifact``: the catalogue that a conversion would
         write, without weights; None if it cannot.
+    :ivar survey: ``(Path, PluginReport, name of a pack or None) -> Artifact``: the same of a source
+        checkpoint, of which headers are enough; None if it cannot.
     """
 
     name: str = field(validator=_NAME)
     convert: LazyRef = field(converter=to_lazy)
     outline: LazyRef | None = field(default=None, converter=to_optional_lazy)
+    survey: LazyRef | None = field(default=None, converter=to_optional_lazy)
 
 
 @frozen
@@ -325,6 +333,18 @@ class ConstraintSpec:
 
 
 @frozen
+class StateTierSpec:
+    """A place for kept states that outlives the process.
+
+    :ivar tier: factory ``(StateTierContext) -> StateTier``; raises `ConfigError` if the location is
+        of no use.
+    """
+
+    name: str = field(validator=_NAME)
+    tier: LazyRef = field(converter=to_lazy)
+
+
+@frozen
 class ProtocolSpec:
     """A dialect of HTTP that ``ninfer-serve`` speaks.
 
@@ -338,10 +358,15 @@ class ProtocolSpec:
 
 @frozen
 class StatePlane:
-    """One tensor of a paged state: ``shape`` per token, e.g. ``(num_kv_heads, head_dim)``."""
+    """One tensor of a paged state.
+
+    :ivar shape: of an entry, e.g. ``(num_kv_heads, head_dim)``.
+    :ivar tokens_per_entry: consecutive tokens that share one; divides the 64 of a page.
+    """
 
     name: str
     shape: tuple[int, ...]
+    tokens_per_entry: int = field(default=1, validator=in_((1, 2, 4, 8, 16, 32, 64)))
 
 
 @frozen
@@ -393,6 +418,8 @@ class ParameterSpec:
     :ivar tied_to: another parameter whose object this one shares, or "".
     :ivar inputs: names of the activations a projection is multiplied with; artifacts record them
         as its uses.
+    :ivar on_host: of a table of which a step reads few rows of very many: it stays in host memory,
+        beside what a machine's budget counts; on a CPU it is a view of the file.
     """
 
     name: str
@@ -402,6 +429,23 @@ class ParameterSpec:
     )
     tied_to: str = ""
     inputs: tuple[str, ...] = ()
+    on_host: bool = False
+
+
+@frozen
+class KernelWork:
+    """The largest things that kernels of a launch are given.
+
+    :ivar matrix: rows and columns of the largest stored matrix, heads and experts left out.
+    :ivar max_tokens: of a step. :ivar decode_tokens: of a step of all sequences.
+    :ivar max_context: tokens of a sequence. :ivar attention_width: heads times their size.
+    """
+
+    matrix: tuple[int, int]
+    max_tokens: int
+    decode_tokens: int
+    max_context: int
+    attention_width: int
 
 
 @frozen
@@ -414,6 +458,9 @@ class MachineFigures:
     :ivar flops: achievable matrix rate in FLOP/s by activation dtype.
     :ivar launch_s: cost of one kernel launch in a step.
     :ivar source: ``measured`` (how, when), ``datasheet`` ...
+    :ivar host_bytes_per_s: of copies from host memory; 0 if that is the memory of the card.
+    :ivar ranks: machines that share every step, each with these figures; they exchange partial sums
+        at ``link_bytes_per_s``, after ``exchange_s`` each time.
     """
 
     name: str
@@ -422,6 +469,10 @@ class MachineFigures:
     flops: Mapping[str, float]
     launch_s: float
     source: str
+    host_bytes_per_s: float = 0.0
+    ranks: int = 1
+    link_bytes_per_s: float = 0.0
+    exchange_s: float = 0.0
 
 
 def _within(default: float, low: float, high: float, *, above: bool = False) -> Any:

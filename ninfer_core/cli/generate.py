@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 
 from attrs import evolve, fields_dict
 
-from ninfer_core.api import Frontend, Grammar, PromptOptions, SamplingParams, ToolCall
+from ninfer_core.api import ConfigError, Frontend, Grammar, PromptOptions, SamplingParams, ToolCall
 from ninfer_core.cli.console import Console
 from ninfer_core.cli.exits import INTERRUPTED
 from ninfer_core.cli.grammar import read_grammar
@@ -20,6 +20,7 @@ from ninfer_core.config import LaunchConfig, resolve
 from ninfer_core.engine.client import EngineClient, Generation
 from ninfer_core.engine.load import load_engine
 from ninfer_core.engine.request import Finished, GenerationRequest, TextDelta
+from ninfer_core.text.thinking import wanted_thinking
 
 
 def run(arguments: Namespace) -> int:
@@ -67,6 +68,9 @@ def _request(
     if arguments.greedy:
         given["temperature"] = 0.0
     options = PromptOptions(thinking=arguments.thinking, effort=arguments.reasoning_effort)
+    if arguments.thinking_budget is not None and wanted_thinking(options) is False:
+        raise ConfigError("--thinking-budget is of no use", why="reasoning is turned off",
+                          fix=f"leave it out, or --reasoning-effort {options.effort}")
     prompt = frontend.prepare(messages, tools=tools, options=options)
     return GenerationRequest(
         prompt=prompt, sampling=evolve(frontend.sampling_defaults(prompt), **given),

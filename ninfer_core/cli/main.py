@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from argparse import Namespace
@@ -20,6 +21,11 @@ GENERATE = CommandSpec(
 )
 
 
+LASTING_OBJECTS = 100_000
+"""Allocations between garbage collections: a million objects, which last, describe a model of many
+experts, and to look through them again and again takes longer than to make them."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``ninfer`` and return its exit code, see `exit_code`."""
     arguments = sys.argv[1:] if argv is None else list(argv)
@@ -27,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    gc.set_threshold(LASTING_OBJECTS)
     general = _general_options(arguments)
     set_up_streams(general.log_level)
     command, parsed = _parse(arguments, general)

@@ -17,11 +17,13 @@ from ninfer_core.api import (
     ModelCard,
     ModelPackSpec,
     Progress,
+    SpeculatorSpec,
     UnsupportedError,
 )
 from ninfer_core.artifact.container import Artifact
+from ninfer_core.config.components import require_component
 from ninfer_core.config.model import blame
-from ninfer_core.plugin_host import Registered, Registry, find_embedded
+from ninfer_core.plugin_host import PluginReport, Registered, Registry, find_embedded
 
 ENTRY = "model.ninfer"
 ELSEWHERE = "set NINFER_CACHE to a directory that can be written"
@@ -37,11 +39,15 @@ def cache_dir() -> Path:
         raise ConfigError("there is no cache directory", why=str(error), fix=ELSEWHERE) from error
 
 
-def artifact_path(model: str | None, registry: Registry, progress: Progress) -> Path:
+def artifact_path(
+    model: str | None, registry: Registry, progress: Progress,
+    speculator: SpeculatorSpec | None = None,
+) -> Path:
     """The artifact a model argument means.
 
     :param model: a path, the name of an embedded model, or None for the default one. An embedded
         model is converted into the cache directory when it is first used.
+    :param speculator: that will be used: what it needs an embedded model must have.
     :raises ArtifactError: for a path that is missing or is a source checkpoint, or a card.
     """
     if find_card(model, registry):
@@ -50,9 +56,9 @@ def artifact_path(model: str | None, registry: Registry, progress: Progress) -> 
             fix=f"convert its checkpoint, ninfer-convert DIRECTORY --out {model}.ninfer, "
             f"and give {model}.ninfer",
         )
-    names = [each.name for pack in registry.packs.values() for each in pack.spec.embedded]
+    names = _embedded_names(registry)
     if model is None or model in names:
-        return _cached(find_embedded(registry, model), registry, progress)
+        return _cached(find_embedded(registry, model), registry, progress, speculator)
     path = Path(model)
     if not path.exists():
         cards = sorted(card.name for pack in registry.packs.values() for card in pack.spec.cards)
@@ -61,13 +67,22 @@ def artifact_path(model: str | None, registry: Registry, progress: Progress) -> 
             "there is no such model", where=model, why="the path does not exist",
             fix=f"give a .ninfer file or one of: {', '.join(names) or 'none'}{also}",
         )
-    if path.is_dir() or path.suffix in (".gguf", ".safetensors"):
-        source = path.parent if path.suffix == ".safetensors" else path
+    if source := find_source(model, registry):
         raise ArtifactError(
             "this is a source checkpoint, not a .ninfer artifact", where=model,
             fix=f"ninfer-convert {source} --out {source.resolve().stem}.ninfer",
         )
     return path
+
+
+def find_source(model: str | None, registry: Registry) -> Path | None:
+    """The source checkpoint that a model argument is the path of, if it is."""
+    if model is None or model in _embedded_names(registry):
+        return None
+    path = Path(model)
+    if path.suffix == ".safetensors" and path.exists():
+        return path.parent
+    return path if path.is_dir() or (path.suffix == ".gguf" and path.exists()) else None
 
 
 def find_card(model: str | None, registry: Registry) -> Registered[ModelCard] | None:
@@ -105,7 +120,28 @@ def outline(card: Registered[ModelCard], registry: Registry) -> Artifact:
     return made
 
 
-def _cached(model: EmbeddedModel, registry: Registry, progress: Progress) -> Path:
+def survey(source: Path, report: PluginReport, pack: str | None) -> Artifact:
+    """What a conversion of a source checkpoint would write; its headers are enough.
+
+    :param pack: name of the model pack; else the highest claim.
+    """
+    converter = _converter(report.registry)
+    if converter.survey is None:
+        raise UnsupportedError("a source checkpoint is of no use here", where=str(source),
+                               why=f"converter {converter.name!r} cannot survey it",
+                               fix=f"ninfer-convert {source} first")
+    made: Artifact = converter.survey.load()(source, report, pack)
+    return made
+
+
+def _embedded_names(registry: Registry) -> list[str]:
+    return [each.name for pack in registry.packs.values() for each in pack.spec.embedded]
+
+
+def _cached(
+    model: EmbeddedModel, registry: Registry, progress: Progress, speculator: SpeculatorSpec | None
+) -> Path:
+    require_component(speculator, model.components, model.name)
     source: Path = model.locate.load()()
     pack = next(each for each in registry.packs.values() if model in each.spec.embedded)
     folder = cache_dir() / f"{model.name}-{model.sha256[:12]}-{pack.provenance.version}"

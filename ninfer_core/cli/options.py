@@ -89,6 +89,7 @@ def launch(parser: Parser) -> None:
          "byte pool of all sequences; auto takes what the machine has left"),
         ("host-capacity", int, "BYTES", "host memory for states that leave the pool"),
         ("disk-cache", str, "FOLDER", "keep states there for later runs"),
+        ("state-tier", str, "NAME", "who keeps them (default: the only one installed)"),
         ("kv-dtype", str, "NAME", "storage of the KV cache (default: the profile's)"),
         ("prefill-chunk", int, "N", "prompt tokens a step, a multiple of 64 (default: 512)"),
         ("spec", str, "NAME", "speculator, such as mtp or ngram"),

@@ -34,9 +34,11 @@ def report(
     first = times.queue_s + times.prefill_s
     yield f"start    {load_s:.2f} s to load, then {first:.2f} s to the first token"
     yield (f"memory   {peak / 1e6:.1f} MB resident at most; {ledger}; "
-           f"{100 * weights.mapped_bytes // weights.nbytes} % of the weights mapped")
+           f"{100 * weights.mapped_bytes // weights.nbytes} % of the weights mapped, "
+           f"{100 * weights.relaid_bytes // weights.nbytes} % laid out anew")
     layout = StateLayout(plan.states, plan.kv, max_verify_rows=plan.max_verify_rows)
-    yield f"pool     {times.peak_pages} of {pool_summary(layout, plan.num_pages)}"
+    pool = pool_summary(layout, plan.num_pages, keeps=plan.config.prefix_cache)
+    yield f"pool     {times.peak_pages} of {pool}"
     yield "choices  " + ", ".join(f"{option} {value}" for option, value, _ in plan.reasons)
     yield "kernels  " + ", ".join(sorted({choice.spec.name for choice in loaded.kernels}))
 

@@ -57,13 +57,12 @@ def snapshot_pages(layout: StateLayout) -> int:
     return image + (layout.bytes_per_token > 0)
 
 
-def pool_summary(layout: StateLayout, num_pages: int) -> str:
-    """The pool in a line, and what a kept state takes of it."""
+def pool_summary(layout: StateLayout, num_pages: int, *, keeps: bool) -> str:
+    """The pool in a line, and what a kept state takes of it, if any is kept."""
     tokens = f" of {PAGE_TOKENS} tokens," if layout.bytes_per_token else ""
-    return (
-        f"{num_pages} pages{tokens} {layout.page_bytes:,} B each; a kept state takes at most "
-        f"{snapshot_pages(layout)} beside full pages, which are shared"
-    )
+    pool, most = f"{num_pages} pages{tokens} {layout.page_bytes:,} B each", snapshot_pages(layout)
+    kept = f"; a kept state takes at most {most} beside full pages, which are shared"
+    return pool + kept if keeps else pool
 
 
 def _default(config: LaunchConfig, layout: StateLayout) -> Pool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from attrs import asdict, evolve
@@ -22,18 +22,26 @@ def describe(
     """
     whole = artifact.description()
     used: dict[str, Mapping[str, Any]] = {"text": whole.components["text"]}
+    require_component(speculator, whole.components, str(artifact.path))
     if speculator and (name := speculator.component):
-        if name not in whole.components:
-            raise api.ArtifactError(
-                f"the artifact has no component {name!r}", where=str(artifact.path),
-                why=f"--spec {speculator.name} needs it; there are {', '.join(whole.components)}",
-                fix=f"convert the model again from a checkpoint with {name} weights, or choose "
-                "another --spec",
-            )
         used[name] = whole.components[name]
     if config.lm_head_draft:
         used["proposal"] = _draft_head(artifact, speculator)
     return evolve(whole, components=used)
+
+
+def require_component(
+    speculator: api.SpeculatorSpec | None, components: Collection[str], where: str
+) -> None:
+    """Raise `ArtifactError` if a speculator needs a component that is not there."""
+    name = speculator.component if speculator else ""
+    if speculator and name and name not in components:
+        raise api.ArtifactError(
+            f"the artifact has no component {name!r}", where=where,
+            why=f"--spec {speculator.name} needs it; there are {', '.join(components)}",
+            fix=f"convert the model again from a checkpoint with {name} weights, or choose "
+            "another --spec",
+        )
 
 
 def _draft_head(

@@ -28,6 +28,7 @@ class LaunchConfig:
     :ivar host_capacity: bytes of host memory for states that leave the pool; else none.
     :ivar disk_cache: folder for states that outlive the process; else none.
     :ivar disk_capacity: most bytes of that.
+    :ivar state_tier: who keeps them there; else the only one there is.
     :ivar max_queue: requests that may wait. :ivar queue_timeout_s: how long at most, in seconds.
     :ivar kv_dtype: KV codec; else the profile's.
     :ivar prefill_chunk: prompt tokens of one step, a multiple of the page (64 tokens).
@@ -49,6 +50,7 @@ class LaunchConfig:
     host_capacity: int | None = field(default=None, validator=optional(ge(1)))
     disk_cache: str | None = None
     disk_capacity: int = field(default=16 << 30, validator=ge(1))
+    state_tier: str | None = None
     max_queue: int = field(default=64, validator=ge(0))
     queue_timeout_s: float | None = field(default=None, validator=optional(gt(0)))
     kv_dtype: str | None = None
@@ -64,12 +66,14 @@ class LaunchConfig:
     def __attrs_post_init__(self) -> None:
         if self.prefill_chunk % 64:
             raise ValueError(f"'prefill_chunk' must be a multiple of 64: {self.prefill_chunk}")
-        for option in ("draft_tokens", "lm_head_draft"):
-            if getattr(self, option) and self.spec is None:
-                raise ValueError(f"{option!r} needs 'spec'")
-        for option in ("host_capacity", "disk_cache"):
-            if getattr(self, option) and not self.prefix_cache:
-                raise ValueError(f"{option!r} needs 'prefix_cache'")
+        for needed, *options in (
+            ("spec", "draft_tokens", "lm_head_draft"),
+            ("prefix_cache", "host_capacity", "disk_cache"),
+            ("disk_cache", "state_tier"),
+        ):
+            for option in options:
+                if getattr(self, option) and not getattr(self, needed):
+                    raise ValueError(f"{option!r} needs {needed!r}")
 
     @property
     def max_verify_rows(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from attrs import frozen
 
-from ninfer_core.api import CapacityError, HardwareProfile
+from ninfer_core.api import CapacityError, HardwareProfile, KernelWork, PagedStateSpec
 from ninfer_core.config.capacity import Pool
 from ninfer_core.config.launch import LaunchConfig
 from ninfer_core.config.model import ModelPlan
@@ -64,6 +66,8 @@ def draw_up(
         _weights(model), _state(layout, pool.num_pages, config.max_concurrency),
         _workspace(config.step_tokens, max_logits, model, hardware.compute_dtype),
     ]
+    if scratch := hardware.scratch_bytes(_kernel_work(config, model)):
+        lines.append(LedgerLine("kernels", scratch, "what they keep, says the profile (estimate)"))
     if config.host_capacity and hardware.device == "cpu":
         lines.append(host_line(config.host_capacity, layout))
     if pool.reserve_bytes:
@@ -80,10 +84,16 @@ def host_line(capacity: int, layout: StateLayout) -> LedgerLine:
 
 
 def _weights(model: ModelPlan) -> LedgerLine:
-    """Stored tensors that the parameters use, each once."""
-    names = [spec.name for spec in model.parameters if not spec.tied_to]
-    used = {t.id: t.bytes for name in names for t, _, _ in model.artifact.parts(name)}
-    arithmetic = f"{len(used)} stored tensors of {len(names)} parameters"
+    """Stored tensors that the parameters use, each once; without tables that stay on the host."""
+    specs = [spec for spec in model.parameters if not spec.tied_to]
+    used, beside = (
+        {t.id: t.bytes for spec in specs if spec.on_host == on_host
+         for t, _, _ in model.artifact.parts(spec.name)}
+        for on_host in (False, True)
+    )
+    arithmetic = f"{len(used)} stored tensors of {len(specs)} parameters"
+    if beside:
+        arithmetic += f"; {sum(beside.values()):,} B of tables stay in host memory or files"
     return LedgerLine("weights", sum(used.values()), arithmetic)
 
 
@@ -93,6 +103,24 @@ def _state(layout: StateLayout, num_pages: int, num_slots: int) -> LedgerLine:
         "state", pages + slots,
         f"({num_pages} + 1 padding) pages x {layout.page_bytes:,} B"
         f" + ({num_slots} + 1 padding) slots x {layout.slot_bytes:,} B",
+    )
+
+
+def _kernel_work(config: LaunchConfig, model: ModelPlan) -> KernelWork:
+    vocab, sizes = model.operations["vocab_size"], model.operations
+    shapes = {
+        tensor.shape for spec in model.parameters
+        if spec.kind == "projection" and vocab not in spec.shape and "/experts/" not in spec.name
+        and not spec.name.startswith("proposal/")
+        for tensor, _, _ in model.artifact.parts(spec.tied_to or spec.name)
+    }
+    matrices = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
+    layers = sum(spec.layers for spec in model.states if isinstance(spec, PagedStateSpec))
+    return KernelWork(
+        matrix=max(matrices, key=prod, default=(0, 0)), max_tokens=config.step_tokens,
+        decode_tokens=config.max_concurrency * config.max_verify_rows,
+        max_context=config.max_context or 0,
+        attention_width=sizes.get("attention_flops_per_token", 0) // (4 * max(layers, 1)),
     )
 
 

@@ -45,9 +45,7 @@ def resolve_model(
         if config.model is None:
             raise api.ConfigError("no model is given", fix="give the path of a .ninfer file")
         artifact = open_artifact(config.model)
-    speculator: api.SpeculatorSpec | None = None
-    if config.spec is not None:
-        speculator = require(report, "speculators", config.spec, "--spec").spec
+    speculator = find_speculator(config, report)
     description = describe(artifact, config, speculator)
     pack = choose_pack(report, description, config.pack)
     with blame(pack.provenance):
@@ -58,6 +56,14 @@ def resolve_model(
             model_config=own, operations=model_pack.operations(own),
             parameters=model_pack.parameters(own), states=model_pack.states(own),
         )
+
+
+def find_speculator(config: LaunchConfig, report: PluginReport) -> api.SpeculatorSpec | None:
+    """The one that is asked for by name."""
+    if config.spec is None:
+        return None
+    found: api.SpeculatorSpec = require(report, "speculators", config.spec, "--spec").spec
+    return found
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from attrs import asdict, evolve, frozen
 
 from ninfer_core import api
 from ninfer_core.artifact.container import Artifact
+from ninfer_core.artifact.relay import relays
 from ninfer_core.config.capacity import Pool, size_pool
 from ninfer_core.config.coverage import require_weights
 from ninfer_core.config.launch import LaunchConfig
@@ -20,7 +21,7 @@ from ninfer_core.plugin_host import (
     PluginReport,
     Registered,
     Registry,
-    choose_constraints,
+    choose_only,
     choose_profile,
     kernels_of,
     require,
@@ -38,6 +39,7 @@ class EnginePlan(ModelPlan):
     :ivar hardware: implementation of the chosen profile.
     :ivar kernels: candidates for binding, those of other profiles left out.
     :ivar constraints: engine of grammars, if there is one.
+    :ivar state_tier: where states outlive the process, if they are to.
     :ivar max_verify_rows: tokens of a sequence in one decode step.
     :ivar max_tokens: most tokens of one step. :ivar max_logits: most rows of logits of one.
     :ivar num_pages: usable pages of the pool.
@@ -51,12 +53,19 @@ class EnginePlan(ModelPlan):
     kernels: Mapping[str, Registered[api.KernelSpec]]
     kv: api.KVCodecSpec
     constraints: Registered[api.ConstraintSpec] | None
+    state_tier: Registered[api.StateTierSpec] | None
     max_verify_rows: int
     max_tokens: int
     max_logits: int
     num_pages: int
     ledger: Ledger
     reasons: tuple[tuple[str, str, str], ...]
+
+    @property
+    def relay(self) -> dict[str, str]:
+        """Objects, by id, to the layouts in which they are laid out anew when they are loaded."""
+        layouts = {name: each.spec for name, each in self.registry.layouts.items()}
+        return relays(self.artifact, self.parameters, self.hardware.layouts, layouts)
 
 
 def resolve(
@@ -93,7 +102,8 @@ def resolve(
     return EnginePlan(
         **asdict(model, recurse=False), config=full, registry=report.registry, profile=profile,
         hardware=hardware, kernels=kernels_of(report.registry, profile.provenance), kv=kv,
-        constraints=choose_constraints(report, config.constraints),
+        constraints=choose_only(report, "constraints", "--constraints", config.constraints),
+        state_tier=_state_tier(config, report) if config.disk_cache else None,
         max_verify_rows=full.max_verify_rows, max_tokens=full.step_tokens, max_logits=most,
         num_pages=pool.num_pages, ledger=ledger,
         reasons=tuple(_reasons(config, full, model.pack, profile, pool)),
@@ -130,6 +140,18 @@ def _draft_tokens(config: LaunchConfig, speculator: api.SpeculatorSpec) -> int:
         why = f"{drafts} are asked for, and --spec {speculator.name} takes 1 to {most}"
         raise api.ConfigError("too many --draft-tokens", why=why)
     return drafts
+
+
+def _state_tier(
+    config: LaunchConfig, report: PluginReport
+) -> Registered[api.StateTierSpec]:
+    tier = choose_only(report, "state_tiers", "--state-tier", config.state_tier)
+    if tier is None:
+        raise api.UnsupportedError(
+            "--disk-cache cannot be had", why="no plugin that keeps states is active",
+            fix="install the distribution ninfer-disk-tier, or leave the option out",
+        )
+    return tier
 
 
 def _reasons(

@@ -48,8 +48,9 @@ class Execution:
         self._residence, self._clock = residence, clock
 
     def capture(self, progress: Progress | None) -> None:
-        """See `Runner.capture`."""
+        """See `Runner.capture`; the speculator's steps, too."""
         self._runner.capture(progress)
+        self.speculation.capture()
 
     def decode(self, sequences: Sequence[Request]) -> None:
         """A step, with drafts, of all of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,16 +15,19 @@ Size = tuple[int, int, int]
 """Rows, tokens, rows of logits."""
 
 
-class CapturedForward:
+T = TypeVar("T")
+
+
+class CapturedForward(Generic[T]):
     """A model's steps over one persistent batch; each size is captured once, and replayed then.
 
     A size that was not captured beforehand runs as it is, because there may be many and few of them
     come again. Nothing that runs may allocate or wait for the device.
     """
 
-    def __init__(self, forward: Forward) -> None:
+    def __init__(self, forward: Callable[[StepBatch], T]) -> None:
         self._forward = forward
-        self._graphs: dict[Size, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._graphs: dict[Size, tuple[torch.cuda.CUDAGraph, T]] = {}
         self._memory = torch.cuda.graph_pool_handle()
 
     def capture(self, batch: StepBatch) -> None:
@@ -32,17 +36,17 @@ class CapturedForward:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-            logits = self._forward(batch)
-        self._graphs[_size(batch)] = graph, logits
+            result = self._forward(batch)
+        self._graphs[_size(batch)] = graph, result
 
-    def __call__(self, batch: StepBatch) -> Tensor:
-        """Logits, valid until the next call."""
+    def __call__(self, batch: StepBatch) -> T:
+        """What the steps give, logits of a model, valid until the next call."""
         captured = self._graphs.get(_size(batch))
         if captured is None:
             return self._forward(batch)
-        graph, logits = captured
+        graph, result = captured
         graph.replay()
-        return logits
+        return result
 
 
 def _size(batch: StepBatch) -> Size:

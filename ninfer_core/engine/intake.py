@@ -8,6 +8,7 @@ from ninfer_core.api import (
     Frontend,
     PreparedPrompt,
     RequestError,
+    is_scope,
 )
 from ninfer_core.engine.constraints import check_constraints, compile_content
 from ninfer_core.engine.output import TextOutput
@@ -15,7 +16,6 @@ from ninfer_core.engine.request import GenerationRequest, Sink
 from ninfer_core.engine.residence import places_of
 from ninfer_core.engine.scheduler import Limits, num_pages
 from ninfer_core.engine.sequence import Sequence
-from ninfer_core.state.disk_tier import is_scope
 from ninfer_core.state.store import StateStore
 from ninfer_core.text.parsers import PlainParser
 
@@ -69,13 +69,14 @@ class Intake:
         ids, most = request.prompt.token_ids, self._limits.max_context
         if not 0 <= min(ids) <= max(ids) < self._vocab_size:
             raise RequestError("the prompt has token ids that do not exist")
-        if len(ids) >= most:
+        if len(ids) + (request.max_tokens > 0) > most:
             why = f"{len(ids)} tokens and an output do not go into a sequence of {most}"
             raise ContextLengthError(
                 "the prompt is too long", why=why, fix="raise --max-context")
         limit = min(len(ids) + request.max_tokens, most)
-        if self._pages is not None and num_pages(limit) > self._pages:
-            why = f"its {limit} tokens may take {num_pages(limit)} pages and there are "
+        states = max(len(ids), limit - 1)  # the last output token never has one
+        if self._pages is not None and num_pages(states) > self._pages:
+            why = f"its {limit} tokens may take {num_pages(states)} pages and there are "
             raise RequestError(
                 "the request is too large", why=f"{why}{self._pages}",
                 fix="lower its max_tokens, or raise --context-capacity",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import isnan
-from typing import Literal
+from typing import Literal, TypeVar
 
 from attrs import field, frozen
 
@@ -17,6 +17,7 @@ from ninfer_core.api import (
     ToolCall,
 )
 
+T = TypeVar("T")
 FinishReason = Literal[
     "stop-token", "stop-string", "output-limit", "context-capacity", "cancelled", "deadline",
     "error",
@@ -25,11 +26,17 @@ FinishReason = Literal[
 
 def _texts(stops: str | Iterable[str]) -> tuple[str, ...]:
     """A string alone is one of them, not the iterable of its characters."""
-    return (stops,) if isinstance(stops, str) else tuple(stops)
+    return (stops,) if isinstance(stops, str) else tuple(_each("stop", stops))
 
 
 def _ids(token_ids: Iterable[int]) -> frozenset[int]:
-    return frozenset(token_ids)
+    return frozenset(_each("stop_token_ids", token_ids))
+
+
+def _each(name: str, given: Iterable[T]) -> Iterable[T]:
+    if not isinstance(given, Iterable):
+        raise RequestError(f"{name} must be a collection", why=f"it is {given!r}")
+    return given
 
 
 @frozen
@@ -83,8 +90,9 @@ class GenerationRequest:
             _require_integer("thinking_budget", self.thinking_budget, 1)
         if not all(isinstance(stop, str) and stop for stop in self.stop):
             raise RequestError("a stop string is empty or no string", fix="leave it out")
-        if self.deadline_s is not None and isnan(self.deadline_s):
-            raise RequestError("deadline_s is not a number")
+        limit = self.deadline_s
+        if limit is not None and (not isinstance(limit, int | float) or isnan(limit)):
+            raise RequestError("deadline_s is not a number", why=f"it is {limit!r}")
 
 
 def _require_integer(name: str, value: object, least: int) -> None:

@@ -28,7 +28,7 @@ class Runner:
         pages, tokens = -(-limits.max_context // PAGE_TOKENS), limits.max_sequences * width
         builder = partial(BatchBuilder, max_pages=pages, device=device)
         self._model, self._vocab_size = model, vocab_size
-        self._rows, self._width = limits.max_sequences, width
+        self._rows, self._width, self._chunk = limits.max_sequences, width, limits.prefill_chunk
         self._decode = builder(
             max_rows=limits.max_sequences, max_tokens=tokens, max_logits=tokens
         )
@@ -40,7 +40,9 @@ class Runner:
     @torch.inference_mode()
     def capture(self, progress: Progress | None = None) -> None:
         """Decode by captured graphs from now on: one for each number of rows, with and without
-        drafts. They are captured over padding, which no sequence owns."""
+        drafts. They are captured over padding, which no sequence owns. A chunk of a prompt is run
+        before, so that all memory is taken and what can fail for want of it does so now."""
+        self._model.forward(self._prefill.pad(1, self._chunk, certain=True))
         self._forward = captured = CapturedForward(self._model.forward)
         sizes = [(n, w) for n in range(1, self._rows + 1) for w in sorted({1, self._width})]
         for done, (num_rows, width) in enumerate(reversed(sizes), 1):

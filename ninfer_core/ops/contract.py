@@ -16,6 +16,8 @@ class OpContract:
     :ivar weights: which of the constants are weights, in the order of `KernelRequest.weights`.
     :ivar sizes: names in `KernelRequest.sizes`.
     :ivar reference: ``(KernelRequest, **constants) -> callable``, the naive oracle in FP32/FP64.
+    :ivar fused: whether it takes the place of other ops where a kernel does all of them: its
+        reference is an oracle alone, and never runs in their place.
     """
 
     name: str
@@ -23,3 +25,4 @@ class OpContract:
     weights: tuple[str, ...]
     sizes: tuple[str, ...]
     reference: LazyRef
+    fused: bool = False

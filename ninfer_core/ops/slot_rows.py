@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ninfer_core.state.step import StepBatch
+from ninfer_core.state.views import SlotPlanes
 
 
 class SlotRow(NamedTuple):
@@ -31,3 +33,19 @@ def slot_rows(batch: StepBatch) -> list[SlotRow]:
         batch.row_start[:count], batch.row_start[1 : count + 1],
     )
     return [SlotRow(*row) for row in torch.stack(fields, 1).tolist()]
+
+
+def extend_window(planes: SlotPlanes, row: SlotRow, new: Tensor) -> Tensor:
+    """Columns of a row's window, then its new ones: ``[window + n, ...]``.
+
+    The window keeps the last columns before the frontier. ``replay`` recorded ones are appended to
+    it; then those of a *certain* row as well, those of another are recorded.
+    """
+    committed, record = planes.committed[row.slot], planes.record[row.slot]
+    committed.copy_(torch.cat((committed, record[: row.replay]))[row.replay :])
+    columns = torch.cat((committed, new))
+    if row.certain:
+        committed.copy_(columns[len(new) :])
+    else:
+        record[: len(new)] = new
+    return columns

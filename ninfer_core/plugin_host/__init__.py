@@ -2,7 +2,7 @@
 
 from ninfer_core.plugin_host.choices import (
     Choice,
-    choose_constraints,
+    choose_only,
     choose_pack,
     choose_profile,
     find_embedded,
@@ -21,6 +21,6 @@ from ninfer_core.plugin_host.selection import PluginSelection
 
 __all__ = [
     "Choice", "PluginRecord", "PluginReport", "PluginSelection", "Provenance", "Registered",
-    "Registry", "choose_constraints", "choose_pack", "choose_profile", "find_embedded",
+    "Registry", "choose_only", "choose_pack", "choose_profile", "find_embedded",
     "kernels_of", "load_plugins", "require",
 ]

@@ -13,6 +13,7 @@ from ninfer_core.api import (
     KVCodecSpec,
     LayoutSpec,
 )
+from ninfer_core.ops.contracts import CONTRACTS
 
 NINFER_API = (api.API_VERSION.major, api.API_VERSION.minor)
 _FORMATS, _LAYOUTS = "ninfer_core.artifact.formats", "ninfer_core.artifact.layouts"
@@ -24,10 +25,6 @@ _GROUPED = {
     "q8_g32_fp16": AffineGroup(8, 32),
 }
 _CODECS = {"fp32": "Fp32Codec", "bf16": "Bf16Codec", "int8": "Int8Codec", "fp8": "Fp8Codec"}
-_OPS = (
-    "causal_conv1d", "embedding", "gated_delta_rule", "gated_rmsnorm", "linear", "moe_mlp",
-    "moe_route", "paged_attention", "rmsnorm", "rope_kv_append", "sigmoid_gate", "swiglu",
-)
 
 
 @api.hookimpl
@@ -66,29 +63,17 @@ def ninfer_kv_codecs() -> list[KVCodecSpec]:
 
 @api.hookimpl
 def ninfer_kernels() -> list[KernelSpec]:
-    """The references of all ops: what runs where nothing better is installed; and forms in torch
-    that run where they are asked for."""
-    references = [
+    """The references of all ops but fused ones: what runs where nothing better is installed."""
+    return [
         KernelSpec(
-            op, f"reference.{op}", f"ninfer_core.ops.{op}.reference:bind", priority=-100,
-            devices=("cpu", "cuda"), batch_invariant=True, tolerance="exact",
+            name, f"reference.{name}", contract.reference, priority=-100, devices=("cpu", "cuda"),
+            batch_invariant=True, tolerance="exact",
         )
-        for op in _OPS
+        for name, contract in CONTRACTS.items() if not contract.fused
     ]
-    chunked = KernelSpec(
-        "gated_delta_rule", "torch.gated_delta_rule",
-        "ninfer_core.ops.gated_delta_rule.chunked:bind", priority=-110, devices=("cpu", "cuda"),
-        source="Yang, Kautz and Hatamizadeh, 2024, section 3.3",
-    )
-    return [*references, chunked]
 
 
 @api.hookimpl
 def ninfer_commands() -> list[CommandSpec]:
-    commands, options = "ninfer_core.cli", "ninfer_core.cli.options"
-    return [
-        CommandSpec("plugins", "List every plugin with its state and reason.",
-                    f"{commands}.plugins:run"),
-        CommandSpec("fetch", "Install the weights of an embedded model.",
-                    f"{commands}.fetch:run", f"{options}:model"),
-    ]
+    summary = "List every plugin with its state and reason."
+    return [CommandSpec("plugins", summary, "ninfer_core.cli.plugins:run")]

@@ -83,20 +83,22 @@ def find_embedded(registry: Registry, name: str | None = None) -> api.EmbeddedMo
     return found[0][0]
 
 
-def choose_constraints(
-    report: PluginReport, name: str | None = None
-) -> Registered[api.ConstraintSpec] | None:
-    """The constraint engine ``name``, or the only one; None if there is none.
+def choose_only(
+    report: PluginReport, kind: str, flag: str, name: str | None = None
+) -> Registered[Any] | None:
+    """The spec ``name`` in the registry's field ``kind``, or the only one; None if there is none.
 
-    :raises AmbiguityError: if there are several and none was asked for.
+    :raises AmbiguityError: if there are several and none was asked for; errors as for
+        :func:`require` if one was.
     """
     if name is not None:
-        return require(report, "constraints", name, "--constraints")
-    known = report.registry.constraints
+        return require(report, kind, name, flag)
+    known: Mapping[str, Registered[Any]] = getattr(report.registry, kind)
     if len(known) > 1:
         where = "; ".join(f"{each} of {known[each].provenance}" for each in known)
-        fix = f"choose one: {' or '.join(f'--constraints {each}' for each in known)}"
-        raise AmbiguityError("there are several constraint engines", where=where, fix=fix)
+        fix = f"choose one: {' or '.join(f'{flag} {each}' for each in known)}"
+        what = f"there are several {kind.replace('_', ' ')}"
+        raise AmbiguityError(what, where=where, fix=fix)
     return next(iter(known.values()), None)
 
 

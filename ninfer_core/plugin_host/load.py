@@ -32,6 +32,7 @@ HOOKS: Mapping[str, tuple[str, type]] = {
     "converters": ("ninfer_converters", api.ConverterSpec),
     "commands": ("ninfer_commands", api.CommandSpec),
     "constraints": ("ninfer_constraint_engines", api.ConstraintSpec),
+    "state_tiers": ("ninfer_state_tiers", api.StateTierSpec),
     "protocols": ("ninfer_protocols", api.ProtocolSpec),
 }
 """Field of the registry -> hook, spec type."""

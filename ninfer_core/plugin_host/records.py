@@ -79,6 +79,7 @@ class Registry:
     converters: Mapping[str, Registered[api.ConverterSpec]]
     commands: Mapping[str, Registered[api.CommandSpec]]
     constraints: Mapping[str, Registered[api.ConstraintSpec]]
+    state_tiers: Mapping[str, Registered[api.StateTierSpec]]
     protocols: Mapping[str, Registered[api.ProtocolSpec]]
 
 

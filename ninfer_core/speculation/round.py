@@ -55,6 +55,13 @@ class Speculation:
         if steps:
             self._call([step.request_id for step in steps], lambda s: s.advance(steps))
 
+    def capture(self) -> None:
+        """Let a speculator that can (it has a ``capture()``) run by captured graphs, too."""
+        try:
+            getattr(self._speculator, "capture", lambda: None)()
+        except Exception:
+            _log.warning("the speculator's steps cannot be captured", exc_info=True)
+
     def release(self, request_id: int) -> None:
         """Tell the speculator, if it has heard of it, that a request is gone."""
         if request_id in self._known:

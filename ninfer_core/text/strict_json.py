@@ -18,12 +18,17 @@ def parse_json(text: str) -> Any:
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """Raises `ValueError` for a value that is nested deeper than `MAX_DEPTH`."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [child for each in level for child in _children(each)]
     if any(isinstance(each, list | dict) for each in level):
         raise ValueError("nested too deeply")
-    return value
 
 
 def _children(value: Any) -> Iterable[Any]:

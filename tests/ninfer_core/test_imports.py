@@ -17,15 +17,15 @@ CORE = ROOT / "ninfer_core"
 FLOORS = {
     "api": 1,
     "plugin_host": 2, "artifact": 2, "state": 2, "ops": 2,
-    "nn": 3, "sampling": 3, "text": 3, "config": 3,
+    "sampling": 3, "text": 3, "config": 3,
     "speculation": 4,
     "engine": 5,
     "cli": 6,
 }
-SAME_FLOOR = {("ops", "artifact"), ("ops", "state")}
+SAME_FLOOR = {("ops", "artifact"), ("ops", "state"), ("plugin_host", "ops")}
 """Arrows within a floor; there is none in the other direction."""
 CHILDREN = {
-    "model_packs": {"api", "nn", "ops", "artifact", "state", "text"},
+    "model_packs": {"api", "ops", "artifact", "state", "text"},
     "hardware_profiles": {"api", "ops", "artifact", "state"},
     "plugins": FLOORS.keys(),
 }
@@ -34,7 +34,7 @@ PROJECTS = sorted(
     path.parent for each in CHILDREN for path in ROOT.glob(f"{each}/*/pyproject.toml"))
 MAX_CORE_LINES = 9_000
 MAX_PACK_LINES = 900
-"""Of a model pack, the libraries that it stands on included."""
+"""Of a model pack; and of a library that several stand on."""
 
 
 def modules_of(root: Path, package: str) -> dict[str, Path]:
@@ -235,13 +235,11 @@ def test_the_core_is_small():
 
 
 @pytest.mark.parametrize(
-    "project", [each for each in PLUGINS if each.parent.name == "model_packs"],
+    "project", [each for each in PROJECTS if each.parent.name == "model_packs"],
     ids=lambda path: path.name,
 )
 def test_a_pack_is_small(project):
-    used = [each for each in libraries_of(project)
-            if package_of(each) in imported_packages(project)]
-    files = [file for each in (project, *used) for file in (each / package_of(each)).rglob("*.py")]
+    files = (project / package_of(project)).rglob("*.py")
     assert sum(map(code_lines, files)) < MAX_PACK_LINES
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.ops.slot_rows import slot_rows
+from ninfer_core.ops.slot_rows import extend_window, slot_rows
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import SlotPlanes
 
@@ -23,20 +23,14 @@ def _convolve(weight: Tensor, columns: Tensor) -> Tensor:
 def bind(
     request: KernelRequest, weight: Tensor, planes: SlotPlanes
 ) -> Callable[[Tensor, StepBatch, Tensor], Tensor]:
-    weight, taps = weight.float(), weight.shape[0]
+    weight, dilation = weight.float(), request.sizes.get("dilation", 1)
+    window = (weight.shape[0] - 1) * dilation
 
     def causal_conv1d(x: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
         for row in slot_rows(batch):
-            committed, record = planes.committed[row.slot], planes.record[row.slot]
-            committed.copy_(torch.cat((committed, record[: row.replay]))[row.replay :])
-            new = x[row.tokens].float()
-            columns = torch.cat((committed, new))
-            for t in range(len(new)):
-                out[row.begin + t] = _convolve(weight, columns[t : t + taps])
-            if row.certain:
-                committed.copy_(columns[len(new) :])
-            else:
-                record[: len(new)] = new
+            columns = extend_window(planes, row, x[row.tokens].float())
+            for t in range(row.end - row.begin):
+                out[row.begin + t] = _convolve(weight, columns[t : t + window + 1 : dilation])
         return out
 
     return causal_conv1d

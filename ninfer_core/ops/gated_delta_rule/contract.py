@@ -21,6 +21,13 @@ and leaves the committed state there. Slots of no row are left alone.
 
 Numerics: FP32 or better throughout; S, k', g and beta are kept in FP32, never below. A
 batch-invariant kernel advances token by token, so that neither chunking nor replay changes bits.
+
+``channel_delta_rule``: the same with a decay for each component of a key (Kimi Delta Attention:
+Kimi Team, Kimi Linear, 2025, equation 1, with the bounded gate of GLM-5.3-Flash), and as many key
+heads as value heads (H). What differs: record ``[slots, rows, H Dk + H Dv + H Dk + H]``, with g
+``[H, Dk]``; ``a_log`` FP32 ``[H]``, ``dt_bias`` FP32 ``[H Dk]``; sizes ``num_heads``, ``key_dim``,
+``value_dim``, ``eps``, ``lower_bound`` (negative). Call: ``(q, k, v, f, b, batch, out) -> out``,
+``f`` ``[T, H Dk]``: ``g = lower_bound sigmoid(exp(a_log) (f + dt_bias))``, ``S <- diag(e^g) S``.
 """
 
 from ninfer_core.api import LazyRef
@@ -32,4 +39,12 @@ CONTRACT = OpContract(
     weights=(),
     sizes=("num_key_heads", "num_value_heads", "key_dim", "value_dim", "eps"),
     reference=LazyRef("ninfer_core.ops.gated_delta_rule.reference:bind"),
+)
+
+CHANNEL_DELTA_RULE = OpContract(
+    name="channel_delta_rule",
+    constants=("planes", "a_log", "dt_bias"),
+    weights=(),
+    sizes=("num_heads", "key_dim", "value_dim", "eps", "lower_bound"),
+    reference=LazyRef("ninfer_core.ops.gated_delta_rule.reference:bind_channel"),
 )

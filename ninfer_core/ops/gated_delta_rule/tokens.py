@@ -1,4 +1,4 @@
-"""Tokens of the gated delta rule, and the walk over the rows of a step that all its forms share.
+"""Tokens of the gated delta rules, and the walk over the rows of a step that all its forms share.
 
 Every token is first turned into the row that a record would keep of it, and advances the state from
 there: what is replayed is what would have been applied at once.
@@ -6,6 +6,7 @@ there: what is replayed is what would have been applied at once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -24,7 +25,8 @@ class Tokens:
     """Consecutive tokens of one sequence, by value head.
 
     :ivar keys: normalised, ``[T, Hv, Dk]``. :ivar values: ``[T, Hv, Dv]``.
-    :ivar log_decays: g, ``[T, Hv]``. :ivar betas: ``[T, Hv]``.
+    :ivar log_decays: g, ``[T, Hv]``, or ``[T, Hv, Dk]`` with one for each component of a key.
+    :ivar betas: ``[T, Hv]``.
     :ivar queries: normalised and scaled, ``[T, Hv, Dk]``; None if nothing is read.
     """
 
@@ -40,22 +42,32 @@ Scan = Callable[[Tensor, Tokens], tuple[Tensor, Tensor | None]]
 given stays as it is."""
 
 
-class TokenForm:
-    """Activations to record rows and queries, and rows to `Tokens`, for one bound op."""
+class TokenForm(ABC):
+    """Activations to record rows and queries, and rows to `Tokens`, for one bound op.
 
-    def __init__(self, request: KernelRequest, a_log: Tensor, dt_bias: Tensor) -> None:
+    :param key_heads, value_heads: numbers. :param decay_dim: decays of a value head.
+    """
+
+    def __init__(
+        self, request: KernelRequest, a_log: Tensor, *, key_heads: int, value_heads: int,
+        decay_dim: int,
+    ) -> None:
         sizes = request.sizes
-        self._key_heads, self._value_heads = sizes["num_key_heads"], sizes["num_value_heads"]
+        self._key_heads, self._value_heads, self._decay_dim = key_heads, value_heads, decay_dim
         self._key_dim, self._value_dim, self._eps = (
             sizes["key_dim"], sizes["value_dim"], sizes["eps"],
         )
-        self._rates, self._dt_bias = -a_log.double().exp(), dt_bias.double()
+        self._rates = a_log.double().exp()
 
-    def record_rows(self, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """FP32 ``[T, Hk Dk + Hv Dv + 2 Hv]``."""
+    @abstractmethod
+    def log_decays(self, gates: Tensor) -> Tensor:
+        """FP64 ``[T, Hv decays]`` of what the op is called with."""
+
+    def record_rows(self, k: Tensor, v: Tensor, gates: Tensor, b: Tensor) -> Tensor:
+        """FP32 ``[T, W]``: keys, values, decays and betas."""
         keys = self._normalised(k).flatten(1)
-        log_decays = self._rates * softplus(a.double() + self._dt_bias, threshold=50)
-        return torch.cat((keys, v.double(), log_decays, b.double().sigmoid()), 1).float()
+        parts = keys, v.double(), self.log_decays(gates.double()), b.double().sigmoid()
+        return torch.cat(parts, 1).float()
 
     def queries(self, q: Tensor) -> Tensor:
         """FP32 ``[T, Hv, Dk]``."""
@@ -64,10 +76,12 @@ class TokenForm:
     def tokens(self, rows: Tensor, queries: Tensor | None = None) -> Tokens:
         """What record rows stand for."""
         heads, count = self._value_heads, len(rows)
-        widths = (self._key_heads * self._key_dim, heads * self._value_dim, heads, heads)
+        keys_width = self._key_heads * self._key_dim
+        widths = (keys_width, heads * self._value_dim, heads * self._decay_dim, heads)
         keys, values, log_decays, betas = rows.split(widths, 1)
         keys = self._expanded(keys.reshape(count, self._key_heads, self._key_dim))
         values = values.reshape(count, heads, self._value_dim)
+        log_decays = log_decays.reshape(count, heads, self._decay_dim).squeeze(-1)
         return Tokens(keys, values, log_decays, betas, queries)
 
     def _normalised(self, x: Tensor) -> Tensor:
@@ -76,6 +90,31 @@ class TokenForm:
 
     def _expanded(self, heads: Tensor) -> Tensor:
         return heads.repeat_interleave(self._value_heads // self._key_heads, 1)
+
+
+class HeadForm(TokenForm):
+    """Of ``gated_delta_rule``: a decay for each value head."""
+
+    def __init__(self, request: KernelRequest, a_log: Tensor, dt_bias: Tensor) -> None:
+        heads = {name: request.sizes[f"num_{name}"] for name in ("key_heads", "value_heads")}
+        super().__init__(request, a_log, **heads, decay_dim=1)
+        self._dt_bias = dt_bias.double()
+
+    def log_decays(self, gates: Tensor) -> Tensor:
+        return -self._rates * softplus(gates + self._dt_bias, threshold=50)
+
+
+class ChannelForm(TokenForm):
+    """Of ``channel_delta_rule``: a decay for each component of a key."""
+
+    def __init__(self, request: KernelRequest, a_log: Tensor, dt_bias: Tensor) -> None:
+        heads, dim = request.sizes["num_heads"], request.sizes["key_dim"]
+        super().__init__(request, a_log, key_heads=heads, value_heads=heads, decay_dim=dim)
+        self._dt_bias, self._lower_bound = dt_bias.double(), request.sizes["lower_bound"]
+
+    def log_decays(self, gates: Tensor) -> Tensor:
+        growing = (gates + self._dt_bias).unflatten(1, (-1, self._key_dim))
+        return self._lower_bound * (self._rates.unsqueeze(-1) * growing).sigmoid().flatten(1)
 
 
 def scan_rows(

@@ -4,8 +4,11 @@ Constants: ``weight``: a `Weight` ``[N, K]`` in any format, possibly several par
 rows; ``bias``: dense ``[N]`` or None.
 
 Call: ``(x, out, residual=None) -> out``; ``x`` ``[T, K]`` and ``out`` ``[T, N]`` of the compute
-dtype (``lm_head`` products: ``out`` fp32), rows contiguous, row stride free; ``residual``
+dtype (``out`` may be fp32, for logits and routers), rows contiguous, row stride free; ``residual``
 ``[T, N]``, added last, may be ``out`` itself; ``x`` may not overlap ``out``. 0 < T <= max_tokens.
+
+A kernel may offer ``among(*, leads, follows)``: itself for calls that another product of the same
+``x`` comes right after, or came right before, with nothing in between; these may overlap.
 
 Numerics: the sum over K is taken in FP32 or better. A batch-invariant kernel gives a row the same
 bits for every T.

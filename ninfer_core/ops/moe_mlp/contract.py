@@ -2,7 +2,8 @@
 
 Constants: ``gate_up``: a `Weight` of all experts, ``[E 2I, H]``, of each the gate's rows above the
 up projection's; or a bank of matrices with these rows in this order, ``[E, 2I, H]`` or
-``[2E, I, H]``; ``down``: ``[E H, I]`` or ``[E, H, I]``. Sizes: ``num_experts`` (E), ``top_k`` (k).
+``[2E, I, H]``; ``down``: ``[E H, I]`` or ``[E, H, I]``. Sizes: ``num_experts`` (E), ``top_k`` (k),
+``limit`` as of ``swiglu``.
 
 Call: ``(x, ids, weights, out, residual=None) -> out``; ``x``, ``out`` ``[T, H]``, rows contiguous,
 row stride free; ``ids`` int32, ``weights`` FP32 ``[T, k]`` as of ``moe_route``;
@@ -21,6 +22,6 @@ CONTRACT = OpContract(
     name="moe_mlp",
     constants=("gate_up", "down"),
     weights=("gate_up", "down"),
-    sizes=("num_experts", "top_k"),
+    sizes=("num_experts", "top_k", "limit"),
     reference=LazyRef("ninfer_core.ops.moe_mlp.reference:bind"),
 )

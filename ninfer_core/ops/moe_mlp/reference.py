@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
 
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
 from ninfer_core.ops.linear.reference import RowProduct
+from ninfer_core.ops.swiglu.reference import gated
 
 
 def bind(request: KernelRequest, gate_up: Weight, down: Weight) -> Callable[..., Tensor]:
-    num_experts = request.sizes["num_experts"]
+    num_experts, limit = request.sizes["num_experts"], request.sizes.get("limit", 0.0)
 
     def outputs(x: Tensor, ids: Tensor) -> Iterator[tuple[int, int, Tensor]]:
         """``(t, j, fp32 [H])`` of every choice, valid until the next."""
@@ -21,7 +21,7 @@ def bind(request: KernelRequest, gate_up: Weight, down: Weight) -> Callable[...,
             wide, narrow = (RowProduct(w.part(expert, num_experts)) for w in (gate_up, down))
             for t, j in (ids == expert).nonzero().tolist():
                 gate, up = wide(x[t]).chunk(2)
-                yield t, j, narrow(silu(gate) * up)
+                yield t, j, narrow(gated(gate, up, limit))
 
     def moe_mlp(
         x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, residual: Tensor | None = None

@@ -7,16 +7,15 @@ from itertools import pairwise
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.state.step import PAGE_TOKENS, StepBatch
+from ninfer_core.ops.pages import read_entries
+from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import PagedPlanes
 
 
-def _gather(planes: PagedPlanes, name: str, page_table: Tensor, count: int) -> Tensor:
-    """The first ``count`` tokens of a sequence: ``[Hkv, count, D]``."""
-    pages = page_table[: -(-count // PAGE_TOKENS)].long()
-    parts = planes.planes[name].items()
-    stored = {part: tensor[pages].flatten(0, 1)[:count] for part, tensor in parts}
-    return planes.codec.decode(stored).double().transpose(0, 1)
+def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """``[Hq D]`` of one token: FP64 query ``[Hkv, Hq/Hkv, D]``, keys and values ``[N, Hkv, D]``."""
+    scores = query @ keys.transpose(0, 1).mT * scale
+    return (scores.softmax(-1) @ values.transpose(0, 1)).flatten()
 
 
 def bind(
@@ -30,12 +29,13 @@ def bind(
         for row, (start, end) in enumerate(pairwise(bounds)):
             positions = batch.positions[start:end].tolist()
             length = max(positions, default=-1) + 1
-            keys = _gather(planes, "key", batch.page_table[row], length)
-            values = _gather(planes, "value", batch.page_table[row], length)
+            keys, values = (
+                read_entries(planes, name, batch.page_table[row], length)
+                for name in ("key", "value")
+            )
             for t, p in enumerate(positions, start):
-                query = q[t].double().view(grouped)
-                scores = query @ keys[:, : p + 1].transpose(1, 2) * sizes["scale"]
-                out[t] = (scores.softmax(-1) @ values[:, : p + 1]).flatten()
+                query, seen = q[t].double().view(grouped), slice(p + 1)
+                out[t] = attend(query, keys[seen], values[seen], sizes["scale"])
         return out
 
     return paged_attention

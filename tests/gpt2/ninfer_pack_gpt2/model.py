@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
-from ninfer_core.nn import Attention, Embedding, Linear, OutputHead
 from ninfer_core.state.step import StepBatch
+from ninfer_nn import Attention, Embedding, Linear, OutputHead
 from ninfer_pack_gpt2.config import Gpt2Config
 
 

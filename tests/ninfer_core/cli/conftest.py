@@ -50,7 +50,7 @@ def fakes(tmp_path, monkeypatch) -> Fakes:
     converter = ConverterSpec("convert", "fake_parts:convert")
     registry = Registry(
         packs={"fake": Registered(pack, origin)}, profiles={}, kernels={}, formats={}, layouts={},
-        kv_codecs={}, speculators={}, commands={}, constraints={}, protocols={},
+        kv_codecs={}, speculators={}, commands={}, constraints={}, state_tiers={}, protocols={},
         converters={"convert": Registered(converter, origin)},
     )
     source.write_bytes(CONTENT)

@@ -76,6 +76,18 @@ def test_a_model_that_does_not_reason_says_so(answer):
     assert (code, out) == (1, "") and "[reasoning effort]: it never reasons" in err
 
 
+@pytest.mark.parametrize("effort", ["none", "minimal"])
+def test_a_budget_for_reasoning_that_is_turned_off_is_refused(answer, effort):
+    code, out, err = answer("--reasoning-effort", effort, "--thinking-budget", 3)
+    assert (code, out) == (1, "")
+    assert "--thinking-budget is of no use: reasoning is turned off" in err
+
+
+def test_nothing_is_said_of_kept_states_where_none_is_kept(answer):
+    [pool] = re.findall(r"^pool .*", answer()[2], re.MULTILINE)
+    assert "pages" in pool and "kept state" not in pool
+
+
 def test_tool_calls_are_lines_after_the_content(answer, monkeypatch):
     class Calling(PlainParser):
         def finish(self):

@@ -15,6 +15,7 @@ from ninfer_core.api import (
     ConverterSpec,
     ModelCard,
     PluginError,
+    SpeculatorSpec,
     UnsupportedError,
 )
 from ninfer_core.cli.models import artifact_path, cache_dir, find_card, outline
@@ -47,6 +48,17 @@ def test_conversions_at_once_do_no_harm(fakes):
         paths = set(pool.map(lambda _: path_of("tiny", fakes), range(8)))
     assert len(paths) == 1
     assert len(list(cache_dir().iterdir())) == 1
+
+
+def test_what_it_lacks_for_a_speculator_is_said_before_it_is_converted(fakes):
+    def path(**more):
+        speculator = SpeculatorSpec("own", "fake_parts:convert", **more)
+        return artifact_path("tiny", fakes.registry, lambda *_: None, speculator)
+
+    with pytest.raises(ArtifactError, match=r"no component 'mtp' \[tiny\]: --spec own needs it"):
+        path(component="mtp")
+    assert fakes.calls == []
+    assert path().exists()
 
 
 def test_a_failed_conversion_leaves_nothing(fakes, monkeypatch):

@@ -48,6 +48,7 @@ def test_kernels_are_merged_by_op(tmp_path):
     ("queue_timeout_s = 0", "'queue_timeout_s' must be > 0"),
     ("prefix_cache = false\nhost_capacity = 1", "'host_capacity' needs 'prefix_cache'"),
     ('prefix_cache = false\ndisk_cache = "x"', "'disk_cache' needs 'prefix_cache'"),
+    ('state_tier = "x"', "'state_tier' needs 'disk_cache'"),
     ("draft_tokens = 3", "'draft_tokens' needs 'spec'"),
     ("lm_head_draft = true", "'lm_head_draft' needs 'spec'"),
     ('spec = "toy"\nlm_head_draft = 1', "lm_head_draft: must be bool, not 1"),

@@ -7,9 +7,10 @@ from types import ModuleType
 
 import pytest
 import torch
+from attrs import evolve
 
+from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_core import api
-from ninfer_core.artifact.writer import ArtifactWriter
 from ninfer_core.config import LaunchConfig, resolve
 from ninfer_core.plugin_host import PluginRecord, PluginReport, PluginSelection, load_plugins
 
@@ -43,8 +44,11 @@ class Pack:
 
 class Profile:
     name, device, capability = "box", "cpu", 0
-    compute_dtype, default_kv_dtype = "float32", "fp32"
+    compute_dtype, default_kv_dtype, layouts = "float32", "fp32", {}
     budget = 10_000_000
+
+    def scratch_bytes(self, work):
+        return 0
 
     def memory_budget(self):
         return self.budget
@@ -251,6 +255,27 @@ def test_a_context_beyond_the_models_is_refused(report, path):
 def test_unknown_names_are_refused_with_the_known_ones(report, path, options, word):
     with pytest.raises(api.UnsupportedError, match=word):
         resolve(LaunchConfig(model=path, **options), report)
+
+
+def with_tiers(report, *names):
+    *others, mini = report.records
+    tiers = tuple(api.StateTierSpec(name, "mini_parts:Pack") for name in names)
+    return PluginReport((*others, evolve(mini, specs={**mini.specs, "state_tiers": tiers})))
+
+
+def test_states_that_outlive_the_process_need_somebody_who_keeps_them(report, path):
+    config = LaunchConfig(model=path, disk_cache="states")
+    with pytest.raises(api.UnsupportedError, match=r"(?s)--disk-cache.*install.*ninfer-disk-tier"):
+        resolve(config, report)
+    assert resolve(config, with_tiers(report, "one")).state_tier.spec.name == "one"
+    both = with_tiers(report, "one", "two")
+    with pytest.raises(api.AmbiguityError, match="--state-tier one or --state-tier two"):
+        resolve(config, both)
+    chosen = resolve(evolve(config, state_tier="two"), both)
+    assert chosen.state_tier.spec.name == "two"
+    with pytest.raises(api.UnsupportedError, match="--state-tier three is unknown"):
+        resolve(evolve(config, state_tier="three"), both)
+    assert resolve(LaunchConfig(model=path), both).state_tier is None
 
 
 def test_a_speculator_widens_the_decode_step(report, path):

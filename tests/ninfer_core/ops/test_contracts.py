@@ -18,8 +18,9 @@ def test_reference_takes_exactly_the_contracts_constants(name):
 
 
 def test_every_contract_has_its_registered_reference():
+    """Those of fused ops would keep the kernels of their parts from running."""
     registered = {spec.op: spec for spec in ninfer_kernels() if spec.priority == -100}
-    assert set(registered) == set(CONTRACTS)
+    assert set(registered) == {name for name, each in CONTRACTS.items() if not each.fused}
     for name, spec in registered.items():
         assert spec.factory == CONTRACTS[name].reference
         assert spec.batch_invariant

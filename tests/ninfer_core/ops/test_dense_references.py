@@ -61,6 +61,17 @@ def test_swiglu_gates_with_the_upper_rows(values, x, make_weight, make_request):
     assert torch.allclose(out.double(), torch.nn.functional.silu(gate) * up, atol=1e-4)
 
 
+def test_swiglu_clamps_gates_from_above_and_products_on_both_sides(
+    values, x, make_weight, make_request
+):
+    request = make_request("swiglu", sizes={"limit": 2.0})
+    out = swiglu.bind(request, make_weight(values))(x, poisoned(33, 24))
+    gate, up = (x.double() @ values.double().T).chunk(2, dim=1)
+    assert gate.min() < -4 and gate.max() > 4 and up.abs().max() > 4
+    expected = torch.nn.functional.silu(gate.clamp(max=2.0)) * up.clamp(-2.0, 2.0)
+    assert torch.allclose(out.double(), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("offset", [False, True])
 def test_rmsnorm_formula_in_place(offset, x, make_request):
     weight = torch.randn(160)

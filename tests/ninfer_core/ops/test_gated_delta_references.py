@@ -5,11 +5,11 @@ import torch
 from torch.nn.functional import conv1d, silu, softplus
 
 from ninfer_core.ops.causal_conv1d import reference as convolution
-from ninfer_core.ops.gated_delta_rule import chunked
 from ninfer_core.ops.gated_delta_rule import reference as delta_rule
 from ninfer_core.ops.gated_rmsnorm import reference as gated_rmsnorm
 from ninfer_core.ops.sigmoid_gate import reference as sigmoid_gate
 from ninfer_core.state.views import SlotPlanes
+from ninfer_profile_cpu import chunked_delta_rule
 
 C, TAPS = 10, 4
 HK, HV, DK, DV = 2, 6, 5, 7
@@ -42,19 +42,23 @@ def into_poison(op, width):
     return call
 
 
-def make_convolution(make_request, taps=TAPS):
-    weight, planes = randn(taps, C, seed=5), make_planes((taps - 1, C), (C,))
-    return weight, planes, convolution.bind(make_request("causal_conv1d"), weight, planes)
+def make_convolution(make_request, taps=TAPS, **sizes):
+    window = (taps - 1) * sizes.get("dilation", 1)
+    weight, planes = randn(taps, C, seed=5), make_planes((window, C), (C,))
+    request = make_request("causal_conv1d", sizes=sizes)
+    return weight, planes, convolution.bind(request, weight, planes)
 
 
-@pytest.mark.parametrize("taps", [1, 2, 4, 9])
+@pytest.mark.parametrize(
+    ("taps", "sizes"), [(1, {}), (2, {}), (4, {}), (9, {}), (4, {"dilation": 3})])
 @pytest.mark.parametrize("steps", STEPS)
-def test_convolution(taps, steps, make_request, drive):
-    weight, planes, op = make_convolution(make_request, taps)
-    x = randn(40, C)
+def test_convolution(taps, sizes, steps, make_request, drive):
+    weight, planes, op = make_convolution(make_request, taps, **sizes)
+    x, dilation = randn(40, C), sizes.get("dilation", 1)
     out = drive(into_poison(op, C), [x], STEPS[steps])
-    padded = torch.cat((torch.zeros(taps - 1, C), x)).double()
-    expected = silu(conv1d(padded.T, weight.double().T.unsqueeze(1), groups=C).T)
+    padded = torch.cat((torch.zeros((taps - 1) * dilation, C), x)).double()
+    kernel = weight.double().T.unsqueeze(1)
+    expected = silu(conv1d(padded.T, kernel, groups=C, dilation=dilation).T)
     assert torch.allclose(out.double(), expected, atol=1e-5)
     assert planes.committed[1].equal(padded[40:].float())
     assert planes.committed[::2].isnan().all() and planes.record[::2].isnan().all()
@@ -92,7 +96,7 @@ def delta_rule_oracle(q, k, v, a, b):
     return torch.cat(outputs, 1), torch.stack(states)
 
 
-@pytest.mark.parametrize("module", [delta_rule, chunked])
+@pytest.mark.parametrize("module", [delta_rule, chunked_delta_rule])
 @pytest.mark.parametrize("steps", STEPS)
 def test_delta_rule(steps, module, make_request, drive):
     planes, op = make_delta_rule(make_request, module)
@@ -134,7 +138,7 @@ def test_records_hold_what_the_contract_says(make_request, slot_batch):
     assert planes.record[1, 2:].isnan().all() and not planes.committed[1].any()
 
 
-@pytest.mark.parametrize("module", [delta_rule, chunked])
+@pytest.mark.parametrize("module", [delta_rule, chunked_delta_rule])
 def test_rows_of_all_kinds_in_one_step(module, make_request, slot_batch):
     """Together as each alone, without the outputs of other rows."""
     steps = [[(1, 3, 0, False), (2, 5, 0, True)], [(2, 1, 0, True), (1, 2, 2, False)],

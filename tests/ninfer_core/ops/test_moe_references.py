@@ -1,4 +1,4 @@
-"""`moe_route` and `moe_mlp` against FP64 formulas; bits against company."""
+"""`moe_route`, `moe_mlp` and `shared_moe_mlp` against FP64 formulas; bits against company."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from torch.nn.functional import silu
 
 from ninfer_core.ops.moe_mlp import reference as moe_mlp
 from ninfer_core.ops.moe_route import reference as moe_route
+from ninfer_core.ops.shared_moe_mlp import reference as shared_moe_mlp
 
 E, K, H, I = 5, 3, 64, 24  # noqa: E741
 SIZES = {"num_experts": E, "top_k": K}
@@ -25,7 +26,7 @@ def route(logits, top_k, make_request):
     ids = torch.full((len(logits), top_k), -1, dtype=torch.int32)
     weights = torch.full((len(logits), top_k), torch.nan)
     sizes = {"num_experts": logits.shape[1], "top_k": top_k}
-    moe_route.bind(make_request("moe_route", sizes=sizes))(logits, ids, weights)
+    moe_route.bind(make_request("moe_route", sizes=sizes), None)(logits, ids, weights)
     return ids, weights
 
 
@@ -39,6 +40,25 @@ def test_the_likeliest_by_falling_share_and_rising_id(values, top_k):
     shares = logits.double().softmax(1)[0, order]
     assert ids[0].tolist() == order
     assert torch.allclose(weights[0].double(), shares / shares.sum(), rtol=1e-6)
+
+
+@given(
+    values=st.lists(st.integers(-3, 3), min_size=4, max_size=9), top_k=st.integers(1, 4),
+    scale=st.sampled_from([1.0, 2.5]), data=st.data(),
+)
+def test_sigmoids_are_chosen_with_their_bias_and_shared_without(values, top_k, scale, data):
+    logits, count = torch.tensor([values], dtype=torch.float32), len(values)
+    bias = data.draw(st.none() | st.lists(st.integers(-2, 2), min_size=count, max_size=count))
+    sizes = {"num_experts": count, "top_k": top_k, "scoring": "sigmoid", "scale": scale}
+    ids, weights = torch.empty(1, top_k, dtype=torch.int32), torch.empty(1, top_k)
+    added = None if bias is None else torch.tensor(bias, dtype=torch.float32)
+    moe_route.bind(_Request(sizes), added)(logits, ids, weights)
+    scores = logits[0].sigmoid()
+    wanted = (scores if added is None else scores + added).tolist()
+    order = sorted(range(count), key=lambda e: (-wanted[e], e))[:top_k]
+    shares = logits[0].double().sigmoid()[order]
+    assert ids[0].tolist() == order
+    assert torch.allclose(weights[0].double(), scale * shares / shares.sum(), rtol=1e-6)
 
 
 class _Request:
@@ -123,6 +143,20 @@ def test_banks_of_nvfp4_with_a_divisor_for_each_matrix(
     assert torch.allclose(out, expected, atol=1e-6 * expected.abs().max())
 
 
+def test_products_are_clamped(choices, make_weight, make_request):
+    """The gate's from above alone."""
+    banks = [make_weight(randn(*shape)) for shape in ((E, 2 * I, H), (E, H, I))]
+    op = moe_mlp.bind(make_request("moe_mlp", sizes={**SIZES, "limit": 1.5}), *banks)
+    x, expected = randn(17, H, seed=4), torch.zeros(17, H, dtype=torch.float64)
+    for t, (chosen, shares) in enumerate(zip(*(each.tolist() for each in choices), strict=True)):
+        for expert, share in zip(chosen, shares, strict=True):
+            gate, up = (banks[0].dense()[expert].double() @ x[t].double()).chunk(2)
+            product = silu(gate.minimum(torch.tensor(1.5))) * up.clamp(-1.5, 1.5)
+            expected[t] += share * (banks[1].dense()[expert].double() @ product)
+    out = op(x, *choices, torch.full((17, H), torch.nan))
+    assert torch.allclose(out.double(), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 16])
 def test_bits_of_a_row_do_not_depend_on_its_company(count, choices, make_weight, make_request):
     banks = make_weight(randn(E * 2 * I, H)), make_weight(randn(E * H, I, seed=2))
@@ -145,3 +179,23 @@ def test_only_chosen_experts_are_read(choices, make_weight, make_request):
     banks[0].planes["codes"][2] = torch.nan
     out = op(randn(17, H, seed=4), ids, weights, torch.empty(17, H))
     assert out.isnan().any(1).equal((ids == 2).any(1))
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("limit", [0.0, 0.4])
+def test_the_shared_expert_comes_on_top(scored, limit, choices, make_weight, make_request):
+    wide, narrow = randn(E, 2 * I, H) / 8, randn(E, H, I, seed=2) / 4
+    common, down = randn(2 * 40, H, seed=6) / 8, randn(H, 40, seed=7) / 6
+    request = make_request("shared_moe_mlp", sizes={**SIZES, "limit": limit})
+    op = shared_moe_mlp.bind(request, *map(make_weight, (wide, narrow, common, down)))
+    x, rest, score = randn(17, H, seed=4), randn(17, H, seed=8), randn(17, 3, seed=9)[:, 2:]
+    out = op(x, *choices, score if scored else None, torch.full((17, H), torch.nan), rest)
+    alone = moe_mlp.bind(make_request("moe_mlp", sizes={**SIZES, "limit": limit}),
+                         make_weight(wide), make_weight(narrow))
+    expected = alone(x, *choices, torch.empty(17, H), rest).double()
+    gate, up = (x.double() @ common.double().T).chunk(2, dim=1)
+    if limit:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    added = (silu(gate) * up) @ down.double().T
+    expected += added * score.double().sigmoid() if scored else added
+    assert torch.allclose(out.double(), expected, atol=1e-5)

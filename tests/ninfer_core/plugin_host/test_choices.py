@@ -6,7 +6,7 @@ import pytest
 
 from ninfer_core.api import AmbiguityError, ModelDescription, UnsupportedError
 from ninfer_core.plugin_host import (
-    choose_constraints,
+    choose_only,
     choose_pack,
     choose_profile,
     find_embedded,
@@ -145,15 +145,18 @@ ENGINE = """
 
 
 def test_the_only_constraint_engine_or_the_one_that_is_asked_for(site):
-    assert choose_constraints(load_plugins(site.selection())) is None
+    def choose(name=None):
+        report = load_plugins(site.selection())
+        return choose_only(report, "constraints", "--constraints", name)
+
+    assert choose() is None
     for name in ("first", "second"):
         site.write(f"{name}.compiler", "Compiler = object\n")
     site.install("first", ENGINE)
-    assert choose_constraints(load_plugins(site.selection())).spec.name == "first"
+    assert choose().spec.name == "first"
     site.install("second", ENGINE)
-    report = load_plugins(site.selection())
     with pytest.raises(AmbiguityError, match="--constraints first or --constraints second"):
-        choose_constraints(report)
-    assert choose_constraints(report, "second").spec.name == "second"
+        choose()
+    assert choose("second").spec.name == "second"
     with pytest.raises(UnsupportedError, match="--constraints third is unknown"):
-        choose_constraints(report, "third")
+        choose("third")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ninfer_core.api import OutputPart
 from ninfer_core.text.calls import CallScanner, FoundCall, ToolCallParser
-from ninfer_core.text.function_calls import TAGS, FunctionCalls
+from ninfer_tool_calls.function_calls import TAGS, FunctionCalls
 
 GRAMMAR = FunctionCalls([
     {"type": "function", "function": {"name": "f", "parameters": {"properties": {

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ninfer_core.api import OutputPart
 from ninfer_core.text.calls import CallScanner, ToolCallParser
-from ninfer_core.text.function_calls import FunctionCalls
 from ninfer_core.text.parsers import PlainParser, ReasoningParser
+from ninfer_tool_calls.function_calls import FunctionCalls
 
 PING = "<tool_call>\n<function=ping>\n</function>\n</tool_call>"
 READ = "<tool_call>\n<function=read>\n<parameter=path>\n/a\n</parameter>\n</function>\n</tool_call>"

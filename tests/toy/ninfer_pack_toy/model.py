@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
-from ninfer_core.nn import (
+from ninfer_core.state.step import StepBatch
+from ninfer_nn import (
     Attention,
     Embedding,
     Linear,
@@ -15,7 +16,6 @@ from ninfer_core.nn import (
     rope_frequencies,
     rope_tables,
 )
-from ninfer_core.state.step import StepBatch
 from ninfer_pack_toy.config import ToyConfig
 from ninfer_pack_toy.predictor import ToyPredictor
 from ninfer_pack_toy.recurrence import recur

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
-from ninfer_core.nn import Embedding, Linear, OutputHead, RMSNorm
 from ninfer_core.state.step import StepBatch
+from ninfer_nn import Embedding, Linear, OutputHead, RMSNorm
 
 Layer = Callable[[Tensor, StepBatch], None]
 

@@ -1,0 +1,90 @@
+"""Mixtures of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ninfer_core.api import BuildContext, UnsupportedError
+from ninfer_nn.columns import columns
+from ninfer_nn.linear import Linear
+from ninfer_nn.mlp import GatedProduct
+
+
+class SparseMoE:
+    """The ``top_k`` gated MLPs that a router chooses for a token, and one that all share, which
+    may be scaled by a sigmoid of its own score (Qwen2-MoE, Qwen3.5).
+
+    :param name: of its parameters: ``router`` ``[E, H]``, ``router_bias`` ``[E]`` with sigmoids,
+        ``shared_score`` ``[1, H]`` if there is one, ``experts/e/{gate,up,down}`` and
+        ``shared/{gate,up,down}``.
+    :param scoring, scale: as of ``moe_route``; sigmoids are of products in FP32, for the choice.
+    :param shared_score: whether the shared MLP is scaled.
+    :param limit: as of `GatedProduct`. :param adds: False: written there instead.
+    """
+
+    def __init__(
+        self, context: BuildContext, name: str, *, num_experts: int, top_k: int,
+        scoring: Literal["softmax", "sigmoid"] = "softmax", scale: float = 1.0,
+        shared_score: bool = True, limit: float = 0.0, adds: bool = True,
+    ) -> None:
+        sizes: dict[str, Any] = {"num_experts": num_experts, "top_k": top_k}
+        by_sigmoid, self._adds = scoring == "sigmoid", adds
+        dtype = torch.float32 if by_sigmoid else None
+        scored = {"router": num_experts, **({"shared_score": 1} if shared_score else {})}
+        self._score = Linear(
+            context, *[f"{name}/{each}" for each in scored], out="moe_scores", dtype=dtype
+        )
+        self._scores = columns(context, "moe_scores", [*scored.values()], dtype)
+        self._route = context.bind(
+            "moe_route", sizes={**sizes, "scoring": scoring, "scale": scale},
+            bias=context.tensor(f"{name}/router_bias", dtype=dtype) if by_sigmoid else None,
+        )
+        self._ids = context.buffer("moe_ids", top_k, dtype=torch.int32)
+        self._weights = context.buffer("moe_weights", top_k, dtype=torch.float32)
+        experts = [f"{name}/experts/{e}" for e in range(num_experts)]
+        banks = {
+            "gate_up": context.weight(*[f"{e}/{part}" for e in experts for part in ("gate", "up")]),
+            "down": context.weight(*[f"{each}/down" for each in experts]),
+        }
+        sizes["limit"] = limit
+        shared = context.weight_runs(f"{name}/shared/gate", f"{name}/shared/up")
+        down = context.weight(f"{name}/shared/down")
+        self._together = None if len(shared) > 1 else _bind_together(
+            context, sizes, shared_gate_up=shared[0], shared_down=down, **banks
+        )
+        if self._together is None:
+            self._experts = context.bind("moe_mlp", sizes=sizes, **banks)
+            self._product = GatedProduct(context, shared, out="shared_product", limit=limit)
+            self._scale = context.bind("sigmoid_gate")
+            self._down = context.bind("linear", weight=down, bias=None)
+
+    def __call__(self, x: Tensor, stream: Tensor) -> None:
+        """``x`` ``[T, H]``, ``stream`` ``[T, H]``."""
+        self._score(x)
+        logits, *shared = self._scores(x.shape[0])
+        ids, weights = self._ids(x.shape[0]), self._weights(x.shape[0])
+        self._route(logits, ids, weights)
+        rest = stream if self._adds else None
+        if self._together is not None:
+            self._together(x, ids, weights, shared[0] if shared else None, stream, rest)
+            return
+        self._experts(x, ids, weights, stream, rest)
+        product = self._product(x)
+        for score in shared:
+            product = self._scale(product, score, product)
+        self._down(product, stream, stream)
+
+
+def _bind_together(
+    context: BuildContext, sizes: Mapping[str, Any], **weights: Any
+) -> Callable[..., Tensor] | None:
+    """All experts as one op, where a kernel takes them."""
+    try:
+        together: Callable[..., Tensor] = context.bind("shared_moe_mlp", sizes=sizes, **weights)
+    except UnsupportedError:
+        return None
+    return together
