@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -27,7 +29,8 @@ from ninfer_fixtures.tiny import tiny_resources
 MAX_CONTEXT = 512
 DISTRIBUTIONS = (
     "ninfer_convert", "ninfer_pack_smollm2", "ninfer_pack_qwen_dense", "ninfer_pack_qwen_moe",
-    "ninfer_profile_cpu", "ninfer_drafting",
+    "ninfer_pack_glm",
+    "ninfer_pack_flash_next", "ninfer_profile_cpu", "ninfer_drafting",
 )
 
 
@@ -143,8 +146,17 @@ KINDS = {
         "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
         "shared_expert_intermediate_size": 28,
     }),
+    "flash_next": ("Qwen4ExpTextConfig", "Qwen4ExpForCausalLM", {
+        "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
+        "shared_expert_intermediate_size": 28, "output_gate_type": "sigmoid", "eos_token_id": 3,
+        "hc_count": 4, "hc_lowrank": 18, "ple_layer_ids": [2], "ple_embed_dim": 32,
+        "ple_conv_kernel_size": 4, "ngram_size": 3, "heads_per_ngram": 2, "seed": 1234,
+        "ngram_vocab_size_base": 100, "make_ngram_vocab_size_divisible_by": 12,
+        "split_ngram_parts": 12, "indexer_n_heads": 6, "indexer_kv_heads": 1,
+        "indexer_head_dim": 14, "indexer_budget": 8, "indexer_compress_ratio": 4,
+    }),
 }
-"""Kind -> classes of transformers, and sizes of the feed-forward blocks."""
+"""Kind -> classes of transformers, and sizes that are not common to all."""
 
 
 @frozen(eq=False)
@@ -167,8 +179,8 @@ class TinyCheckpoint:
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint() -> Callable[..., TinyCheckpoint]:
-    """``(path, kind, *, mtp, dtype, rename, change, **sizes)``: write a random checkpoint of kind
-    ``dense`` or ``moe``.
+    """``(path, kind, *, mtp, dtype, rename, change, **sizes)``: write a random checkpoint of one of
+    the `KINDS`.
 
     :param mtp: with a next-token predictor. :param dtype: of the stored numbers.
     :param rename: ``(name) -> name``, of tensors as stored.
@@ -185,7 +197,7 @@ def tiny_checkpoint() -> Callable[..., TinyCheckpoint]:
         config = getattr(transformers, config_class)(**{**COMMON, **own, **sizes})
         torch.manual_seed(0)
         model = getattr(transformers, model_class)(config).eval()
-        extra = _predictor(model) if mtp else {}
+        extra = PREDICTORS[kind](model) if mtp else {}
         for name, values in [*model.named_parameters(), *extra.items()]:
             _randomise(name, values.data, dtype)
             if change:
@@ -202,6 +214,39 @@ def tiny_checkpoint() -> Callable[..., TinyCheckpoint]:
     return make
 
 
+@pytest.fixture
+def quantise(tmp_path) -> Callable[..., tuple[Path, transformers.PreTrainedModel]]:
+    """``(plain, choose, change) -> (checkpoint, transformers' model of its numbers)``.
+
+    :param plain: folder of a checkpoint; it gets the numbers that the quantised ones stand for.
+    :param choose: ``(name)`` to a function of `ninfer_fixtures.quantised`, or None.
+    :param change: of all tensors by name, as they are stored.
+    """
+
+    def make(
+        plain: Path, choose: Callable[[str], Callable | None],
+        change: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
+    ) -> tuple[Path, transformers.PreTrainedModel]:
+        stored, meant = {}, {}
+        for name, values in load_file(plain / "model.safetensors").items():
+            if quantiser := choose(name):
+                # of one expert the scales of gate and up differ
+                pieces, meant[name] = quantiser(name, values * (2 if "gate_proj" in name else 1))
+                stored |= pieces
+            else:
+                stored[name] = meant[name] = values
+        folder = tmp_path / "quantised"
+        shutil.copytree(plain, folder)
+        save_file(meant, plain / "model.safetensors", {"format": "pt"})
+        stored = {name: each.contiguous() for name, each in change(stored).items()}
+        save_file(stored, folder / "model.safetensors", {"format": "pt"})
+        architecture = json.loads((plain / "config.json").read_text())["architectures"][0]
+        model = getattr(transformers, architecture).from_pretrained(plain, dtype=torch.float32)
+        return folder, model.eval()
+
+    return make
+
+
 def _predictor(model: transformers.PreTrainedModel) -> dict[str, Tensor]:
     """Names and shapes: a layer of attention, and what is around it."""
     config = model.config
@@ -214,6 +259,28 @@ def _predictor(model: transformers.PreTrainedModel) -> dict[str, Tensor]:
         **{f"mtp.layers.0.{name}": torch.empty_like(values)
            for name, values in layer.state_dict().items()},
     }
+
+
+def _flash_next_predictor(model: transformers.PreTrainedModel) -> dict[str, Tensor]:
+    """Names and shapes: a layer of attention, what its input is made of, and its own mixer."""
+    config, text = model.config, model.model
+    width, wide = config.hidden_size, config.hc_count * config.hidden_size
+    modules = {
+        "layers.0": text.layers[config.layer_types.index("indexed_attention")],
+        "hyper_connection_mixer": text.hyper_connection_mixer,
+    }
+    return {
+        "mtp.pre_fc_norm_embedding.weight": torch.empty(width),
+        "mtp.pre_fc_norm_hidden.weight": torch.empty(wide),
+        **{f"mtp.fc_{half}.weight": torch.empty(width, width) for half in ("embedding", "hidden")},
+        **{f"mtp.{module}.{name}": torch.empty_like(values)
+           for module, part in modules.items() for name, values in part.state_dict().items()},
+    }
+
+
+PREDICTORS = {
+    "dense": _predictor, "moe": _predictor, "flash_next": _flash_next_predictor,
+}
 
 
 def _randomise(name: str, values: Tensor, dtype: torch.dtype) -> None:

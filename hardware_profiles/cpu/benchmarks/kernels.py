@@ -24,10 +24,10 @@ import torch
 from ninfer_core.api import KernelRequest, WeightInfo
 from ninfer_core.artifact.layouts.planar import plane_view
 from ninfer_core.artifact.weight import Weight
-from ninfer_core.ops.gated_delta_rule import chunked
 from ninfer_core.plugin_host.builtin import ninfer_weight_formats, ninfer_weight_layouts
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import SlotPlanes
+from ninfer_profile_cpu import chunked_delta_rule
 from ninfer_profile_cpu.bindings.experts import bind_moe_mlp, bind_moe_route
 from ninfer_profile_cpu.bindings.matrix import bind_linear, bind_swiglu
 from ninfer_profile_cpu.bindings.rows import bind_gated_rmsnorm
@@ -215,7 +215,7 @@ def delta_network(heads: int, threads: int) -> None:
               f"{1e6 * seconds:8.1f} us  {moved / 1e9:5.1f} GB/s of state  "
               f"{flops / 1e9:6.1f} GFLOP/s")
     torch.set_num_threads(threads)
-    form = chunked.bind(request, planes, *constants)
+    form = chunked_delta_rule.bind(request, planes, *constants)
     other = fastest(partial(form, *inputs, batches[0], out))
     torch.set_num_threads(1)
     print(f"    by chunks in torch: {1e6 * other:.1f} us, {other / seconds:.1f} times as long")
@@ -255,7 +255,7 @@ def mixture_of_experts() -> None:
              random_weight("q5_g64_fp16", EXPERTS * WIDTH, INNER))
     expert_bytes = sum(plane.nbytes for bank in banks for plane in bank.planes.values()) / EXPERTS
     request = KernelRequest("moe_mlp", "cpu", "float32", max_tokens=512, sizes=sizes)
-    mix, route = bind_moe_mlp(request, *banks), bind_moe_route(request)
+    mix, route = bind_moe_mlp(request, *banks), bind_moe_route(request, None)
     dense = [dense_mlp(banks[0].part(part, EXPERTS // TOP_K)) for part in range(EXPERTS // TOP_K)]
     for tokens in (1, 4, 16, 512):
         x, out = torch.randn(tokens, WIDTH), torch.empty(tokens, WIDTH)

@@ -22,12 +22,16 @@ def accept_linear(request: KernelRequest) -> str | None:
     return _refuse_dtype(request) or _refuse_weights(request)
 
 
+def accept_head_projection(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
 def accept_swiglu(request: KernelRequest) -> str | None:
     return _refuse_dtype(request) or _refuse_weights(request)
 
 
 def accept_moe_route(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return _refuse_dtype(request) or _refuse_scoring(request)
 
 
 def accept_moe_mlp(request: KernelRequest) -> str | None:
@@ -47,11 +51,33 @@ def accept_sigmoid_gate(request: KernelRequest) -> str | None:
     return _refuse_dtype(request)
 
 
+def accept_grouped_rmsnorm(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_scaled_silu(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_stream_read(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_stream_add(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
 def accept_causal_conv1d(request: KernelRequest) -> str | None:
+    if (dilation := request.sizes.get("dilation", 1)) != 1:
+        return f"takes neighbouring columns, not every {dilation}th"
     return _refuse_dtype(request)
 
 
 def accept_gated_delta_rule(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_channel_delta_rule(request: KernelRequest) -> str | None:
     return _refuse_dtype(request)
 
 
@@ -60,6 +86,14 @@ def accept_rope_kv_append(request: KernelRequest) -> str | None:
 
 
 def accept_paged_attention(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_cache(request)
+
+
+def accept_index_select(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_selected_attention(request: KernelRequest) -> str | None:
     return _refuse_dtype(request) or _refuse_cache(request)
 
 
@@ -73,6 +107,15 @@ def _refuse_activation(request: KernelRequest) -> str | None:
     if request.sizes["activation"] not in ACTIVATIONS:
         return f"has no activation {request.sizes['activation']}"
     return None
+
+
+def _refuse_scoring(request: KernelRequest) -> str | None:
+    scoring, scale = (
+        request.sizes.get(name, usual) for name, usual in (("scoring", "softmax"), ("scale", 1.0))
+    )
+    if scoring not in ("softmax", "sigmoid"):
+        return f"has no scores by {scoring}"
+    return "scales no shares of a softmax" if scoring == "softmax" and scale != 1.0 else None
 
 
 def _refuse_weights(request: KernelRequest) -> str | None:

@@ -7,16 +7,24 @@ NINFER_API = (1, 0)
 _KERNELS = {
     "embedding": "matrix",
     "linear": "matrix",
+    "head_projection": "matrix",
     "swiglu": "matrix",
     "moe_route": "experts",
     "moe_mlp": "experts",
     "rmsnorm": "rows",
     "gated_rmsnorm": "rows",
     "sigmoid_gate": "rows",
+    "grouped_rmsnorm": "streams",
+    "scaled_silu": "streams",
+    "stream_read": "streams",
+    "stream_add": "streams",
     "causal_conv1d": "slots",
     "gated_delta_rule": "slots",
+    "channel_delta_rule": "slots",
     "rope_kv_append": "cache",
     "paged_attention": "cache",
+    "index_select": "sparse",
+    "selected_attention": "sparse",
 }
 _TOLERANCES = {"embedding": "exact"}
 
@@ -34,7 +42,8 @@ def ninfer_hardware_profiles() -> list[HardwareProfileSpec]:
 
 @hookimpl
 def ninfer_kernels() -> list[KernelSpec]:
-    return [
+    """What runs; and forms in torch that run where they are asked for."""
+    compiled = [
         KernelSpec(
             op=op,
             name=f"cpu.{op}",
@@ -45,3 +54,16 @@ def ninfer_kernels() -> list[KernelSpec]:
         )
         for op, module in _KERNELS.items()
     ]
+    module = "ninfer_profile_cpu.chunked_delta_rule"
+    chunked = [
+        KernelSpec(
+            "gated_delta_rule", "torch.gated_delta_rule", f"{module}:bind", priority=-110,
+            source="Yang, Kautz and Hatamizadeh, 2024, section 3.3",
+        ),
+        KernelSpec(
+            "channel_delta_rule", "torch.channel_delta_rule", f"{module}:bind_channel",
+            accepts=f"{module}:accept_channel", priority=-110,
+            source="Kimi Team, Kimi Linear, 2025, section 3",
+        ),
+    ]
+    return [*compiled, *chunked]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from ninfer_core.api import Detection, MachineFigures
+from ninfer_core.api import Detection, KernelWork, MachineFigures
 
 RESERVE_BYTES = 1 << 30
 """Left to the operating system and to everything else in the process."""
@@ -32,6 +33,7 @@ class CpuProfile:
     capability = 0
     compute_dtype = "float32"
     default_kv_dtype = "fp32"
+    layouts: Mapping[str, str] = MappingProxyType({})  # its kernels read all as it is stored
 
     def figures(self) -> MachineFigures:
         """Measured in a tenth of a second, with torch on all cores of this process."""
@@ -53,6 +55,10 @@ class CpuProfile:
             launch_s=LAUNCH_S,
             source=f"measured now, with torch on {num_cores()} cores",
         )
+
+    def scratch_bytes(self, work: KernelWork) -> int:
+        """Threads keep a few tiles each, on their stacks and in caches."""
+        return 0
 
     def prepare(self, num_threads: int | None) -> None:
         """Start the kernels' threads: as many as asked for, else one for each core."""

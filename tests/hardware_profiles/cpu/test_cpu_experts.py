@@ -13,14 +13,14 @@ from ninfer_profile_cpu.kernels import moe_mlp
 from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.plugin import ninfer_kernels
 
-KERNELS = {spec.op: spec for spec in ninfer_kernels()}
+KERNELS = {spec.op: spec for spec in ninfer_kernels() if spec.batch_invariant}
 SPECS = {spec.name: spec for spec in ninfer_weight_formats()}
 LAYOUTS = {spec.name: spec for spec in ninfer_weight_layouts()}
 
 
-def bind(op, num_experts, top_k, max_tokens=1, **constants):
-    weights = tuple(each.info for each in constants.values())
-    sizes = {"num_experts": num_experts, "top_k": top_k}
+def bind(op, num_experts, top_k, max_tokens=1, more=(), **constants):
+    weights = tuple(each.info for each in constants.values() if isinstance(each, Weight))
+    sizes = {"num_experts": num_experts, "top_k": top_k, **dict(more)}
     request = KernelRequest(
         op, "cpu", "float32", weights=weights, max_tokens=max_tokens, sizes=sizes
     )
@@ -36,11 +36,11 @@ def bank(values, name):
     return Weight(WeightInfo(shape, SPECS[name], layout_name), planes, codec, layout)
 
 
-def route(logits, top_k):
+def route(logits, top_k, more=(), bias=None):
     num_tokens, num_experts = logits.shape
     ids = torch.full((num_tokens, top_k), -1, dtype=torch.int32)
     shares = torch.full((num_tokens, top_k), torch.nan)
-    bind("moe_route", num_experts, top_k)(logits, ids, shares)
+    bind("moe_route", num_experts, top_k, more=more, bias=bias)(logits, ids, shares)
     return ids, shares
 
 
@@ -59,13 +59,33 @@ def test_routes(num_experts, top_k, num_tokens, randn):
         assert torch.equal(alone[0][0], ids[t]) and torch.equal(alone[1][0], shares[t])
 
 
-def test_routes_whatever_the_logits():
+@pytest.mark.parametrize(("num_experts", "top_k"), [(6, 3), (288, 8), (40, 17), (3, 1)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_routes_by_sigmoids(num_experts, top_k, biased, randn):
+    logits = 3 * randn(19, num_experts + 1)[:, :num_experts]  # strided
+    bias = randn(num_experts, seed=2) / 4 if biased else None
+    sigmoid = {"scoring": "sigmoid", "scale": 2.5}
+    ids, shares = route(logits, top_k, sigmoid, bias)
+    scores = logits.double().sigmoid()
+    wanted = scores if bias is None else scores + bias
+    order = wanted.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
+    exact = scores.gather(1, order)
+    assert torch.equal(ids, order.int())
+    assert torch.allclose(shares.double(), 2.5 * exact / exact.sum(1, keepdim=True), rtol=1e-6)
+    for t in range(19):
+        alone = route(logits[t : t + 1], top_k, sigmoid, bias)
+        assert torch.equal(alone[0][0], ids[t]) and torch.equal(alone[1][0], shares[t])
+
+
+@pytest.mark.parametrize("more", [(), {"scoring": "sigmoid"}])
+def test_routes_whatever_the_logits(more):
     logits = torch.full((5, 9), torch.nan)
     logits[1], logits[2], logits[3, ::2] = torch.inf, -torch.inf, 1.0
     logits[4] = torch.tensor([3e38, -3e38, 0, 0, 0, 0, 0, 0, 0])
-    ids, shares = route(logits, 4)
+    ids, shares = route(logits, 4, more)
     assert all(len(set(row)) == 4 and min(row) >= 0 and max(row) < 9 for row in ids.tolist())
-    assert shares[4].tolist() == [1, 0, 0, 0]
+    if not more:
+        assert shares[4].tolist() == [1, 0, 0, 0]
 
 
 def exact_sum(x, wide, narrow, ids, shares):
@@ -160,10 +180,12 @@ def test_one_expert_may_be_chosen_by_all(experts, randn, poisoned):
     assert torch.allclose(out.double(), exact_sum(x, *dense, ids, shares), atol=1e-5)
 
 
-def test_as_the_reference(experts, randn, poisoned):
+@pytest.mark.parametrize("limit", [0.0, 0.7])
+def test_as_the_reference(limit, experts, randn, poisoned):
     banks, _ = experts(6, 64, 32, ("q4_g64_fp16", "q5_g64_fp16"))
     x, choices = randn(9, 64), route(randn(9, 6, seed=6), 3)
-    request = KernelRequest("moe_mlp", "cpu", "float32", sizes={"num_experts": 6, "top_k": 3})
+    sizes = {"num_experts": 6, "top_k": 3, "limit": limit}
+    request = KernelRequest("moe_mlp", "cpu", "float32", sizes=sizes)
     reference = CONTRACTS["moe_mlp"].reference.load()(request, **banks)
-    out = bind("moe_mlp", 6, 3, 9, **banks)(x, *choices, poisoned(9, 64))
+    out = bind("moe_mlp", 6, 3, 9, sizes, **banks)(x, *choices, poisoned(9, 64))
     assert torch.allclose(out, reference(x, *choices, poisoned(9, 64)), atol=1e-6)

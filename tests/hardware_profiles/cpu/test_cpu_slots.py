@@ -1,4 +1,4 @@
-"""The convolution and the gated delta rule over slots, against the references, and bit for bit."""
+"""The convolution and the gated delta rules over slots, against the references, and bit for bit."""
 
 from functools import partial
 
@@ -59,6 +59,18 @@ def delta_rule(factory, randn, heads=(2, 6), dims=(24, 40), record_rows=4):
     return partial(into_poison, op, hv * dv), [hk * dk, hk * dk, hv * dv, hv, hv], planes
 
 
+def channel_rule(factory, randn, heads=2, dims=(24, 40), record_rows=4, lower_bound=-5.0):
+    dk, dv = dims
+    sizes = {"num_heads": heads, "key_dim": dk, "value_dim": dv, "eps": 1e-3,
+             "lower_bound": lower_bound}
+    widths = [heads * dk, heads * dk, heads * dv, heads * dk, heads]
+    planes = make_planes((heads, dk, dv), (sum(widths[1:]),), record_rows)
+    request = KernelRequest("channel_delta_rule", "cpu", "float32", sizes=sizes)
+    constants = {"a_log": randn(heads, seed=8), "dt_bias": randn(heads * dk, seed=9)}
+    op = factory(request, planes=planes, **constants)
+    return partial(into_poison, op, heads * dv), widths, planes
+
+
 def into_poison(op, width, *arguments):
     """Run an op on rows with something between them; nothing but the result may be written."""
     *inputs, batch = arguments
@@ -83,6 +95,11 @@ CASES = {
 } | {
     f"delta rule {heads} {dims}": ("gated_delta_rule", delta_rule, {"heads": heads, "dims": dims})
     for heads, dims in HEADS_AND_DIMS
+} | {
+    f"channel rule {heads} {dims}": (
+        "channel_delta_rule", channel_rule, {"heads": heads, "dims": dims}
+    )
+    for heads, dims in ((1, (1, 1)), (6, (5, 7)), (3, (24, 40)), (3, (17, 33)), (2, (128, 128)))
 }
 
 
@@ -145,22 +162,27 @@ def test_bits_do_not_depend_on_company_or_threads(case, randn, slot_batch):
         assert torch.equal(own.nan_to_num(), expected.nan_to_num())
 
 
-def test_many_drafts_at_once(randn, drive):
+RULES = {"gated_delta_rule": delta_rule, "channel_delta_rule": channel_rule}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_many_drafts_at_once(rule, randn, drive):
     """More uncertain tokens than a block has otherwise."""
     results = []
     for steps in ([(45, 41), (45, 39)], [(80, None)]):
-        call, widths, _ = delta_rule(slots.bind_gated_delta_rule, randn, record_rows=45)
+        call, widths, _ = RULES[rule](own_factory(rule), randn, record_rows=45)
         inputs = [randn(80, width, seed=number) for number, width in enumerate(widths)]
         results.append(drive(call, inputs, steps))
     assert results[0].equal(results[1])
 
 
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("gate", [-1e4, -90.0, 90.0, 1e4])
-def test_extreme_gates(gate, randn, slot_batch):
+def test_extreme_gates(gate, rule, randn, slot_batch):
     """Decays of 0 and 1, betas of 0 and 1, keys of zeros: finite, and as the reference has them."""
     results = []
-    for factory in (slots.bind_gated_delta_rule, CONTRACTS["gated_delta_rule"].reference.load()):
-        call, widths, planes = delta_rule(factory, randn)
+    for factory in (own_factory(rule), CONTRACTS[rule].reference.load()):
+        call, widths, planes = RULES[rule](factory, randn)
         q, k, v, a, b = (randn(5, width, seed=number) for number, width in enumerate(widths))
         k[2], a[1:4], b[3:] = 0, gate, gate
         results.append((call(q, k, v, a, b, slot_batch((1, 5, 0, True))), planes.committed[1]))

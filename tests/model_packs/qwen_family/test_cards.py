@@ -8,10 +8,10 @@ from importlib import resources
 
 import pytest
 
+from ninfer_checkpoints.cards import read_card
 from ninfer_core.api import UnsupportedError
 from ninfer_pack_qwen_dense.plugin import PACK as DENSE
 from ninfer_pack_qwen_moe.plugin import PACK as MOE
-from ninfer_qwen_family.cards import read_card
 
 CARDS = {card.name: card for pack in (DENSE, MOE) for card in pack.cards}
 Q4, Q5, Q6, Q8 = "q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16"

@@ -7,11 +7,10 @@ import torch
 from attrs import evolve, field, frozen
 from torch import Tensor
 
+from ninfer_checkpoints.selection import rows_of_heads, taps
 from ninfer_core.api import ArtifactError, ModelDescription
 from ninfer_pack_qwen_dense.pack import QwenDensePack
 from ninfer_pack_qwen_moe.pack import QwenMoePack
-from ninfer_qwen_family.parameters import checkpoint_parameters
-from ninfer_qwen_family.selection import rows_of_heads, taps
 
 ATTENTION = "model.layers.2.self_attn"
 
@@ -64,7 +63,7 @@ def source_of(pack, change=lambda tensors: tensors, *, mtp=True, **config):
     if not mtp:
         model = evolve(model, components={})
     sizes = {}
-    parameters = checkpoint_parameters(pack.configure(model), pack.feed_forward)
+    parameters = pack.checkpoint_parameters(pack.configure(model))
     for parameter in (each for each in parameters if not each.spec.tied_to):
         name, shape = parameter.origins[-1].tensor, parameter.spec.shape
         rows = sizes.get(name, (0,))[0] + shape[0]

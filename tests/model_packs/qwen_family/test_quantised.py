@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 
 import pytest
 import torch
-import transformers
-from safetensors.torch import load_file, save_file
 
 from ninfer_convert.conversion import convert_checkpoint
 from ninfer_convert.recipe import load_recipe
 from ninfer_convert.source import open_source
 from ninfer_core.api import ArtifactError
 from ninfer_core.artifact.container import open_artifact
+from ninfer_fixtures.quantised import (
+    compressed_tensors,
+    fp8_blocks,
+    fp8_rows,
+    fp8_tensor,
+    modelopt,
+)
 
 SIZES = {
     "hidden_size": 64, "num_hidden_layers": 2, "linear_value_head_dim": 8,
@@ -28,66 +31,6 @@ WIDTHS = {  # groups of NVFP4 are 16 wide, blocks of FP8 128
 TOKENS = torch.randint(283, (40,), generator=torch.Generator().manual_seed(3)).tolist()
 MIXER = re.compile(r"(self_attn|linear_attn)\.(q|k|v|o|out|in)_proj(_qkv|_z)?\.weight$")
 MLP = re.compile(r"(mlp\.|expert\.|experts\.\d+\.)(gate|up|down)_proj\.weight$|^lm_head\.weight$")
-E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-
-
-def power_of_two(value):
-    """So that it and its inverse are exact, whichever a checkpoint stores."""
-    return torch.exp2(torch.ceil(torch.log2(value)))
-
-
-def fp8_blocks(name, values):
-    """128 x 128 blocks with multipliers in BF16."""
-    rows, columns = values.shape
-    grid = torch.nn.functional.pad(values, (0, -columns % 128, 0, -rows % 128))
-    blocks = grid.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
-    scale = (blocks.abs().amax((1, 3)) / 448).bfloat16()
-    whole = scale.float().repeat_interleave(128, 0).repeat_interleave(128, 1)[:rows, :columns]
-    codes = (values / whole).clamp(-448, 448).to(torch.float8_e4m3fn)
-    return {name: codes, f"{name}_scale_inv": scale}, codes.float() * whole
-
-
-def fp8_tensor(name, values):
-    """One multiplier in FP32."""
-    scale = values.abs().amax() / 448
-    codes = (values / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
-    stored = {name: codes, f"{name}_scale": scale, f"{stem(name)}.input_scale": torch.tensor(0.5)}
-    return stored, codes.float() * scale
-
-
-def fp8_rows(name, values):
-    """A multiplier for each row, in BF16."""
-    scale = (values.abs().amax(1, keepdim=True) / 448).bfloat16()
-    codes = (values / scale.float()).clamp(-448, 448).to(torch.float8_e4m3fn)
-    return {name: codes, f"{name}_scale": scale}, codes.float() * scale.float()
-
-
-def nvfp4(values):
-    """Packed codes, scales of groups, multiplier, and what they mean."""
-    multiplier = power_of_two(values.abs().amax() / 2688)
-    groups = values.unflatten(1, (-1, 16))
-    scales = (groups.abs().amax(2) / 6 / multiplier).to(torch.float8_e4m3fn)
-    step = (scales.float() * multiplier).unsqueeze(2)
-    nearest = ((groups / step).nan_to_num().abs().unsqueeze(3) - E2M1).abs().argmin(3)
-    words = (nearest + 8 * (groups < 0)).to(torch.uint8).flatten(1)
-    meaning = torch.where(groups < 0, -E2M1[nearest], E2M1[nearest]) * step
-    return words[:, ::2] | words[:, 1::2] << 4, scales, multiplier, meaning.flatten(1)
-
-
-def modelopt(name, values):
-    packed, scales, multiplier, meaning = nvfp4(values)
-    return {name: packed, f"{name}_scale": scales, f"{name}_scale_2": multiplier}, meaning
-
-
-def compressed_tensors(name, values):
-    packed, scales, multiplier, meaning = nvfp4(values)
-    return {f"{name}_packed": packed, f"{name}_scale": scales,
-            f"{name}_global_scale": (1 / multiplier).view(1)}, meaning
-
-
-def stem(name):
-    return name.removesuffix(".weight")
-
 
 GROUPWISE = ("q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16")
 SCHEMES = {  # how mixers and MLPs are stored, the predictor's too or not
@@ -99,30 +42,20 @@ SCHEMES = {  # how mixers and MLPs are stored, the predictor's too or not
 
 
 @pytest.fixture
-def quantised(tiny_checkpoint, tmp_path):
+def quantised(tiny_checkpoint, quantise, tmp_path):
     """``(kind, scheme, change) -> (checkpoint, transformers' model of its numbers)``."""
 
     def make(kind, scheme, change=lambda tensors: tensors):
         for_mixer, for_mlp, with_predictor = SCHEMES.get(scheme, (None, None, False))
-        plain = tiny_checkpoint(tmp_path / "plain", kind, **SIZES, **WIDTHS[kind]).path
-        stored, meant = {}, {}
-        for name, values in load_file(plain / "model.safetensors").items():
+
+        def choose(name):
             chosen = for_mixer if MIXER.search(name) else for_mlp if MLP.search(name) else None
             if chosen is fp8_blocks and name == "lm_head.weight":
-                chosen = None
-            if chosen is None or (name.startswith("mtp.") and not with_predictor):
-                stored[name] = meant[name] = values
-            else:
-                pieces, meant[name] = chosen(name, values * (2 if "gate_proj" in name else 1))
-                stored |= pieces
-        folder = tmp_path / "quantised"
-        shutil.copytree(plain, folder)
-        save_file(meant, plain / "model.safetensors", {"format": "pt"})
-        stored = {name: each.contiguous() for name, each in change(stored).items()}
-        save_file(stored, folder / "model.safetensors", {"format": "pt"})
-        architecture = json.loads((plain / "config.json").read_text())["architectures"][0]
-        model = getattr(transformers, architecture).from_pretrained(plain, dtype=torch.float32)
-        return folder, model.eval()
+                return None
+            return None if name.startswith("mtp.") and not with_predictor else chosen
+
+        plain = tiny_checkpoint(tmp_path / "plain", kind, **SIZES, **WIDTHS[kind]).path
+        return quantise(plain, choose, change)
 
     return make
 

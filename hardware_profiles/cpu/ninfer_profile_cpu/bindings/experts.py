@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from attrs import evolve
 from torch import Tensor
 
@@ -12,24 +13,38 @@ from ninfer_core.artifact.weight import Weight
 from ninfer_profile_cpu.bindings.owning import owning
 from ninfer_profile_cpu.bindings.stored_weight import StoredWeight, stored_weight
 from ninfer_profile_cpu.kernels.launch import launch
+from ninfer_profile_cpu.kernels.memory import bits_of_float
 from ninfer_profile_cpu.kernels.moe_call import moe_mlp
 from ninfer_profile_cpu.kernels.moe_mlp import memory_sizes, scratch_bytes, static_block
-from ninfer_profile_cpu.kernels.moe_route import TOKENS_PER_ITEM, moe_route_body
+from ninfer_profile_cpu.kernels.moe_route import (
+    TOKENS_PER_ITEM,
+    moe_route_body,
+    sigmoid_route_body,
+    sigmoid_scratch_bytes,
+)
 from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.kernels.swiglu import scratch_bytes as gated_bytes
 
 
-def bind_moe_route(request: KernelRequest) -> Callable[[Tensor, Tensor, Tensor], None]:
-    shared, body = pool().address, moe_route_body()
+def bind_moe_route(
+    request: KernelRequest, bias: Tensor | None
+) -> Callable[[Tensor, Tensor, Tensor], None]:
     num_experts, top_k = request.sizes["num_experts"], request.sizes["top_k"]
+    shared, body, added = pool().address, moe_route_body(), torch.zeros(num_experts)
+    if request.sizes.get("scoring", "softmax") == "sigmoid":
+        body = sigmoid_route_body()
+        pool().reserve(sigmoid_scratch_bytes(num_experts))
+        added = added if bias is None else bias.float().contiguous()
+    address, scale = added.data_ptr(), bits_of_float(request.sizes.get("scale", 1.0))
 
     def call(logits: Tensor, ids: Tensor, weights: Tensor) -> None:
         launch(
             shared, body, logits.shape[0], TOKENS_PER_ITEM, logits.data_ptr(),
-            4 * logits.stride(0), ids.data_ptr(), weights.data_ptr(), num_experts, top_k, 0, 0, 0,
+            4 * logits.stride(0), ids.data_ptr(), weights.data_ptr(), num_experts, top_k, address,
+            scale, 0,
         )
 
-    return call
+    return owning(call, added)
 
 
 def bind_moe_mlp(request: KernelRequest, gate_up: Weight, down: Weight) -> Callable[..., Tensor]:
@@ -39,7 +54,8 @@ def bind_moe_mlp(request: KernelRequest, gate_up: Weight, down: Weight) -> Calla
     memory = pool().shared(sum(memory_sizes(*sizes)))
     pool().reserve(gated_bytes(wide.area_bytes))
     pool().reserve(scratch_bytes(sizes[1], request.max_tokens, narrow.area_bytes))
-    static = static_block(wide.address, narrow.address, *sizes, memory.ctypes.data)
+    limit = request.sizes.get("limit", 0.0)
+    static = static_block(wide.address, narrow.address, *sizes, memory.ctypes.data, limit)
     shared, constants = pool().address, static.ctypes.data
 
     def call(

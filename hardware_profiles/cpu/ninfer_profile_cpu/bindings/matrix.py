@@ -1,4 +1,4 @@
-"""``embedding``, ``linear`` and ``swiglu``: the ops on stored weights."""
+"""``embedding``, ``linear``, ``swiglu`` and ``head_projection``: products with matrices."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from torch import Tensor
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
 from ninfer_profile_cpu.bindings.owning import owning
-from ninfer_profile_cpu.bindings.stored_weight import stored_weight
+from ninfer_profile_cpu.bindings.stored_weight import StoredWeight, dense_matrix, stored_weight
 from ninfer_profile_cpu.kernels.embedding import TOKENS_PER_ITEM, embedding_body
 from ninfer_profile_cpu.kernels.launch import launch
 from ninfer_profile_cpu.kernels.linear import linear_body
+from ninfer_profile_cpu.kernels.memory import bits_of_float
 from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.kernels.products import BUFFER_BYTES
 from ninfer_profile_cpu.kernels.swiglu import scratch_bytes as gated_bytes
 from ninfer_profile_cpu.kernels.swiglu import swiglu_body
-from ninfer_profile_cpu.kernels.weight_fields import BLOCK_ROWS
+from ninfer_profile_cpu.kernels.weight_fields import BLOCK_ROWS, NUM_ROWS
 
 
 def bind_embedding(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
@@ -62,16 +63,42 @@ def bind_linear(
     return owning(call, stored, bias)
 
 
+def multiply(stored: StoredWeight, x: Tensor, out: Tensor) -> None:
+    """``out = x W^T`` with a matrix that is bound nowhere; ``BUFFER_BYTES`` and its area must be
+    reserved."""
+    launch(
+        pool().address, linear_body(), -(-int(stored.block[NUM_ROWS]) // BLOCK_ROWS), 1,
+        stored.address, x.data_ptr(), 4 * x.stride(0), x.shape[0], out.data_ptr(),
+        4 * out.stride(0), 0, 0, 0,
+    )
+
+
+def bind_head_projection(
+    request: KernelRequest, weight: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
+    matrices = [dense_matrix(each) for each in weight.float().contiguous()]
+    pool().reserve(BUFFER_BYTES + matrices[0].area_bytes)
+
+    def call(x: Tensor, out: Tensor) -> Tensor:
+        parts = x.chunk(len(matrices), 1), out.chunk(len(matrices), 1)
+        for matrix, own, to in zip(matrices, *parts, strict=True):
+            multiply(matrix, own, to)
+        return out
+
+    return call
+
+
 def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
     stored = stored_weight(weight)
     pool().reserve(gated_bytes(stored.area_bytes))
+    limit = bits_of_float(request.sizes.get("limit", 0.0))
     shared, body, block = pool().address, swiglu_body(), stored.address
     num_items = -(-(weight.info.shape[0] // 2) // BLOCK_ROWS)
 
     def call(x: Tensor, out: Tensor) -> Tensor:
         launch(
             shared, body, num_items, 1, block, x.data_ptr(), 4 * x.stride(0), x.shape[0],
-            out.data_ptr(), 4 * out.stride(0), 0, 0, 0,
+            out.data_ptr(), 4 * out.stride(0), limit, 0, 0,
         )
         return out
 

@@ -1,8 +1,9 @@
-"""``causal_conv1d`` and ``gated_delta_rule``: the ops on slot states."""
+"""``causal_conv1d`` and the gated delta rules: the ops on slot states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -41,9 +42,25 @@ def bind_causal_conv1d(
 def bind_gated_delta_rule(
     request: KernelRequest, planes: SlotPlanes, a_log: Tensor, dt_bias: Tensor
 ) -> Callable[..., Tensor]:
-    rates, biases = (-a_log.double().exp()).float().contiguous(), dt_bias.float().contiguous()
+    return _bind_delta_rule(planes, -a_log.double().exp(), dt_bias, **request.sizes)
+
+
+def bind_channel_delta_rule(
+    request: KernelRequest, planes: SlotPlanes, a_log: Tensor, dt_bias: Tensor
+) -> Callable[..., Tensor]:
+    sizes = dict(request.sizes)
+    heads = dict.fromkeys(("num_key_heads", "num_value_heads"), sizes.pop("num_heads"))
+    return _bind_delta_rule(
+        planes, a_log.double().exp(), dt_bias, **heads, **sizes, decay_dim=sizes["key_dim"]
+    )
+
+
+def _bind_delta_rule(
+    planes: SlotPlanes, rates: Tensor, biases: Tensor, **sizes: Any
+) -> Callable[..., Tensor]:
+    rates, biases = rates.float().contiguous(), biases.float().contiguous()
     static = delta_fields.static_block(
-        **request.sizes, rates=rates.data_ptr(), biases=biases.data_ptr(),
+        **sizes, rates=rates.data_ptr(), biases=biases.data_ptr(),
         record_rows=planes.record.shape[1], **_addresses(planes),
     )
     pool().reserve(delta_fields.scratch_bytes(static))

@@ -55,7 +55,12 @@ def stored_weight(weight: Weight) -> StoredWeight:
         return _fp8(weight, FP8[name])
     if name == "nvfp4":
         return _nvfp4(weight)
-    return _described(name, weight, weight.planes)
+    return _described(name, weight.info.shape, weight.planes)
+
+
+def dense_matrix(matrix: Tensor) -> StoredWeight:
+    """Describe fp32 ``[N, K]``, rows contiguous, where it lies."""
+    return _described("fp32", tuple(matrix.shape), {"codes": matrix})
 
 
 def _affine(weight: Weight, structure: AffineGroup) -> StoredWeight:
@@ -63,15 +68,15 @@ def _affine(weight: Weight, structure: AffineGroup) -> StoredWeight:
     if order is None:
         planes, order = _pair_order(_parts(weight), structure), "pair"
     fmt = affine_name(structure.signed, structure.bits, structure.group, order, structure.minimum)
-    return _described(fmt, weight, planes, planes["scales"].shape[1])
+    return _described(fmt, weight.info.shape, planes, planes["scales"].shape[1])
 
 
 def _fp8(weight: Weight, fmt: str) -> StoredWeight:
     parts = _parts(weight)
     scales = parts["scales"].float()
     if scales.max() >= FP8_SCALE_LIMIT:
-        return _described("fp32", weight, {"codes": weight.dense()})
-    return _described(fmt, weight, {**parts, "scales": scales})
+        return _described("fp32", weight.info.shape, {"codes": weight.dense()})
+    return _described(fmt, weight.info.shape, {**parts, "scales": scales})
 
 
 def _nvfp4(weight: Weight) -> StoredWeight:
@@ -79,7 +84,8 @@ def _nvfp4(weight: Weight) -> StoredWeight:
     if fmt is None:
         parts = _parts(weight)
         planes, fmt = {**parts, "codes": _packed(parts["codes"], 4)}, "nvfp4_rows"
-    return _described(fmt, weight, {**planes, "table": _table(weight.codec, planes["divisor"])})
+    table = _table(weight.codec, planes["divisor"])
+    return _described(fmt, weight.info.shape, {**planes, "table": table})
 
 
 def _table(codec: FormatCodec, divisor: Tensor) -> Tensor:
@@ -96,12 +102,12 @@ def _parts(weight: Weight) -> Mapping[str, Tensor]:
 
 
 def _described(
-    fmt: str, weight: Weight, planes: Mapping[str, Tensor], row_steps: int = 0
+    fmt: str, shape: tuple[int, ...], planes: Mapping[str, Tensor], row_steps: int = 0
 ) -> StoredWeight:
     absent = torch.empty(0)
     kept = tuple(planes.get(name, absent).contiguous() for name in Planes._fields)
     addresses = Planes(*[plane.data_ptr() for plane in kept])
-    rows, width = weight.info.shape
+    rows, width = shape
     block = weight_block(fmt, addresses, rows, width, row_steps)
     return StoredWeight(fmt, block, kept)
 

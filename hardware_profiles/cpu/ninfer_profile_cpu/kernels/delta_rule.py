@@ -1,4 +1,4 @@
-"""The gated delta rule over the slots of a step: replay, then advance or record, row by row.
+"""The gated delta rules over the slots of a step: replay, then advance or record, row by row.
 
 A work item is a key head of one sequence, with all its value heads. Tokens come in blocks; those of
 a block are normalised once, then pass over the state strip by strip (`delta_tile`). The state is

@@ -26,9 +26,10 @@ def group_size(static):
 
 @inline
 def gates_at(static, scratch, index, token):
-    """Where decay and beta of a token are, for value head ``index`` of the group."""
-    offset = 4 * (index * arg(static, at.BLOCK) + token)
-    return scratch + arg(static, at.DECAYS) + offset, scratch + arg(static, at.BETAS) + offset
+    """Where decays and beta of a token are, for value head ``index`` of the group."""
+    place = index * arg(static, at.BLOCK) + token
+    decays = scratch + arg(static, at.DECAYS) + 4 * place * arg(static, at.DECAY_DIM)
+    return decays, scratch + arg(static, at.BETAS) + 4 * place
 
 
 @inline
@@ -46,14 +47,23 @@ def read_tokens(args, head, first, count, scratch):
     group = group_size(static)
     for i in range(group):
         offset = 4 * (head * group + i)
-        rate = load_float(arg(static, at.RATES) + offset)
-        bias = load_float(arg(static, at.BIASES) + offset)
         for j in range(count):
-            a = load_float(arg(args, at.A) + (first + j) * arg(args, at.A_STRIDE) + offset)
             b = load_float(arg(args, at.B) + (first + j) * arg(args, at.B_STRIDE) + offset)
-            decay, beta = gates_at(static, scratch, i, j)
-            store_float(decay, f32(f64(rate) * _softplus(f64(a) + f64(bias))))
-            store_float(beta, f32(1.0 / (1.0 + math.exp(-f64(b)))))
+            decays, beta = gates_at(static, scratch, i, j)
+            _read_decays(args, head * group + i, first + j, decays)
+            store_float(beta, f32(_sigmoid(f64(b))))
+
+
+@inline
+def _read_decays(args, head, token, to):
+    """g of one token and value head."""
+    static = arg(args, at.STATIC)
+    dim, bound = arg(static, at.DECAY_DIM), f64(float_of_bits(arg(static, at.LOWER_BOUND)))
+    rate, offset = f64(load_float(arg(static, at.RATES) + 4 * head)), 4 * head * dim
+    gates = arg(args, at.A) + token * arg(args, at.A_STRIDE) + offset
+    for i in range(0, 4 * dim, 4):
+        a = f64(load_float(gates + i)) + f64(load_float(arg(static, at.BIASES) + offset + i))
+        store_float(to + i, f32(bound * _sigmoid(rate * a) if bound else rate * _softplus(a)))
 
 
 @inline
@@ -63,6 +73,11 @@ def _normalise(static, x, scale, to):
     factor = vsplat(scale / f32(math.sqrt(total)))
     for i in range(0, dim, LANES):
         store_some(to + 4 * i, vmul(load_some(x + 4 * i, dim - i), factor), dim - i)
+
+
+@inline
+def _sigmoid(x):
+    return 1.0 / (1.0 + math.exp(-x))
 
 
 @inline
@@ -78,8 +93,8 @@ def read_gates(static, record, head, count, scratch):
         for j in range(count):
             row = record + j * arg(static, at.ROW_BYTES)
             g, beta = _recorded_gates(static, row, head * group + i)
-            to_decay, to_beta = gates_at(static, scratch, i, j)
-            store_float(to_decay, load_float(g))
+            to_decays, to_beta = gates_at(static, scratch, i, j)
+            copy_row(g, arg(static, at.DECAY_DIM), to_decays)
             store_float(to_beta, load_float(beta))
 
 
@@ -98,9 +113,9 @@ def recorded_value(static, row, head):
 
 @inline
 def _recorded_gates(static, row, head):
-    num_heads = arg(static, at.NUM_VALUE_HEADS)
-    g = recorded_value(static, row, num_heads) + 4 * head
-    return g, g + 4 * num_heads
+    num_heads, dim = arg(static, at.NUM_VALUE_HEADS), arg(static, at.DECAY_DIM)
+    g = recorded_value(static, row, num_heads)
+    return g + 4 * head * dim, g + 4 * (num_heads * dim + head)
 
 
 @inline
@@ -116,8 +131,8 @@ def write_record(args, record, head, first, count, scratch):
         copy_row(v, width, recorded_value(static, row, head * group))
         for i in range(group):
             g, beta = _recorded_gates(static, row, head * group + i)
-            from_decay, from_beta = gates_at(static, scratch, i, j)
-            store_float(g, load_float(from_decay))
+            from_decays, from_beta = gates_at(static, scratch, i, j)
+            copy_row(from_decays, arg(static, at.DECAY_DIM), g)
             store_float(beta, load_float(from_beta))
 
 
@@ -126,5 +141,6 @@ def exponentiate_decays(static, count, scratch):
     """g to ``e^g``."""
     for i in range(group_size(static)):
         for j in range(count):
-            decay, _ = gates_at(static, scratch, i, j)
-            store_float(decay, f32(math.exp(f64(load_float(decay)))))
+            decays, _ = gates_at(static, scratch, i, j)
+            for c in range(0, 4 * arg(static, at.DECAY_DIM), 4):
+                store_float(decays + c, f32(math.exp(f64(load_float(decays + c)))))

@@ -14,7 +14,7 @@ from numba import types
 
 from .compile import compile_native, inline
 from .machine import LANES
-from .memory import arg, load_float, load_int64
+from .memory import arg, bits_of_float, float_of_bits, load_float, load_int64
 from .products import BUFFER_BYTES, multiply, prepare
 from .swiglu import gated_rows
 from .vec import load_some, store_some, vadd, vfma, vload, vsplat
@@ -27,7 +27,7 @@ PASS_TOKENS = 512
 more memory is needed."""
 
 (GATE_UP, DOWN, NUM_EXPERTS, TOP_K, WIDTH, INNER, PASS, STARTS, ACTIVE, TOKENS, PLACES, ROWS,
- PRODUCTS, COPY_ROWS, GATED_PRODUCTS, WEIGHTED_SUMS) = range(16)
+ PRODUCTS, COPY_ROWS, GATED_PRODUCTS, WEIGHTED_SUMS, LIMIT) = range(17)
 """Static block of one layer, see `static_block`."""
 
 (STATIC, ROW, ROW_STRIDE, NUM_TOKENS, IDS, SHARES, OUT, OUT_STRIDE, RESIDUAL,
@@ -37,18 +37,19 @@ more memory is needed."""
 
 def static_block(
     gate_up: int, down: int, num_experts: int, top_k: int, width: int, inner: int,
-    max_tokens: int, memory: int,
+    max_tokens: int, memory: int, limit: float,
 ) -> np.ndarray:
     """int64 block of what does not change from call to call.
 
     ``gate_up`` and ``down``: addresses of weights with ``2 inner`` and ``width`` rows an expert;
-    ``memory``: address of as many bytes as `memory_sizes` has in all.
+    ``memory``: address of as many bytes as `memory_sizes` has in all; ``limit`` as of ``swiglu``.
     """
     tokens = min(max_tokens, PASS_TOKENS)
     sizes = memory_sizes(num_experts, top_k, width, inner, max_tokens)
     starts = memory + np.cumsum([0, *sizes[:-1]])
     bodies = [compile_native(body) for body in (_copy_rows, _gated_products, _weighted_sums)]
-    fields = [gate_up, down, num_experts, top_k, width, inner, tokens, *starts, *bodies]
+    fields = [gate_up, down, num_experts, top_k, width, inner, tokens, *starts, *bodies,
+              bits_of_float(limit)]
     return np.array(fields, dtype=np.int64)
 
 
@@ -97,7 +98,8 @@ def _gated_products(args, begin, end, scratch):
         gated_rows(
             arg(static, GATE_UP), gate, gate + inner, min(BLOCK_ROWS, inner - first),
             arg(args, ROW) + start * stride, stride, count,
-            arg(static, PRODUCTS) + 4 * (start * inner + first), 4 * inner, scratch,
+            arg(static, PRODUCTS) + 4 * (start * inner + first), 4 * inner,
+            float_of_bits(arg(static, LIMIT)), scratch,
         )
 
 

@@ -8,12 +8,26 @@ from numba import types
 
 from .compile import compile_native, inline
 from .machine import LANES
-from .memory import arg, load_float, load_int32, store_float, store_int32
-from .vec import load_some, store_some, vadd, vdiv, vexp, vkeep, vsplat, vsub, vsum
+from .memory import arg, float_of_bits, load_float, load_int32, store_float, store_int32
+from .vec import (
+    load_some,
+    store_some,
+    vadd,
+    vdiv,
+    vexp,
+    vkeep,
+    vmul,
+    vsigmoid,
+    vsplat,
+    vsub,
+    vsum,
+)
 
 f32 = types.float32
 
 TOKENS_PER_ITEM = 8
+TINY = 1e-20
+"""Added to the sum of sigmoids, which may be 0."""
 
 
 @functools.cache
@@ -23,6 +37,18 @@ def moe_route_body() -> int:
     fp32 ``logits`` [T, E], stride in bytes; int32 ``ids`` and fp32 ``weights`` [T, k].
     """
     return compile_native(_moe_route)
+
+
+@functools.cache
+def sigmoid_route_body() -> int:
+    """Body ``(logits, stride, ids, weights, num_experts, top_k, bias, scale)``, as
+    `moe_route_body`; fp32 ``bias`` [E], bits of the scale."""
+    return compile_native(_sigmoid_route)
+
+
+def sigmoid_scratch_bytes(num_experts: int) -> int:
+    """Scratch memory a worker needs for the scores of a token, with and without bias."""
+    return 8 * num_experts
 
 
 def _moe_route(args, begin, end, scratch):
@@ -60,3 +86,36 @@ def _share(weights, count):
     for i in range(0, count, LANES):
         shares = vdiv(load_some(weights + 4 * i, count - i), whole)
         store_some(weights + 4 * i, shares, count - i)
+
+
+def _sigmoid_route(args, begin, end, scratch):
+    num_experts, top_k = arg(args, 4), arg(args, 5)
+    wanted = scratch + 4 * num_experts
+    for t in range(begin, end):
+        ids, weights = arg(args, 2) + 4 * t * top_k, arg(args, 3) + 4 * t * top_k
+        _score(arg(args, 0) + t * arg(args, 1), arg(args, 6), num_experts, scratch, wanted)
+        _choose(wanted, num_experts, top_k, ids, weights)
+        for i in range(top_k):
+            store_float(weights + 4 * i, load_float(scratch + 4 * load_int32(ids + 4 * i)))
+        _scale(weights, top_k, float_of_bits(arg(args, 7)))
+
+
+@inline
+def _score(logits, bias, num_experts, scores, wanted):
+    for i in range(0, num_experts, LANES):
+        count = num_experts - i
+        score = vsigmoid(load_some(logits + 4 * i, count))
+        store_some(scores + 4 * i, score, count)
+        store_some(wanted + 4 * i, vadd(score, load_some(bias + 4 * i, count)), count)
+
+
+@inline
+def _scale(weights, count, scale):
+    """Weights that sum to ``scale``, in place."""
+    total = vsplat(f32(0.0))
+    for i in range(0, count, LANES):
+        total = vadd(total, vkeep(load_some(weights + 4 * i, count - i), count - i, f32(0.0)))
+    whole = vsplat(vsum(total) + f32(TINY))
+    for i in range(0, count, LANES):
+        shares = vdiv(load_some(weights + 4 * i, count - i), whole)
+        store_some(weights + 4 * i, vmul(shares, vsplat(scale)), count - i)
