@@ -12,6 +12,8 @@ Matrix rates
 Launches
     2.6 us: what the best FP8 products of 1 to 8 rows take beside their bytes (4-bit ones 3.2 to
     4.7; an empty kernel of a captured graph 0.5 to 0.9).
+Host
+    55 GB/s over PCIe 5.0 x16, not measured: what others report of such a link.
 KV
     bf16: memory is plenty, and it is exact.
 """
@@ -32,6 +34,7 @@ FIGURES = MachineFigures(
     flops={"bfloat16": 770e12, "float8_e4m3fn": 1230e12},
     launch_s=2.6e-6,
     source="measured on one card",
+    host_bytes_per_s=55e9,
 )
 
 

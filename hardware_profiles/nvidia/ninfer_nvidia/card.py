@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
-from ninfer_core.api import Detection, MachineFigures, UnsupportedError
+from ninfer_core.api import Detection, KernelWork, MachineFigures, UnsupportedError
 from ninfer_nvidia.cards import cards
 
 DETECTION_SCORE = 80
 """Above that of a CPU, which every machine has."""
 
+PAGE_TOKENS, TAIL_TOKENS = 64, 16
+"""Of a page; of the end of a prompt that still goes the way of decode rows."""
+
+RUNS = (1, 32), (4, 120), (16, 1 << 30)
+"""Pages of a run of attention and how many there are of it, from the begin of the context on."""
+
 _MEMINFO = Path("/proc/meminfo")
+
+FRAGMENTS = {
+    name: "fragments_m16_v1" for name in (
+        "q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16", "fp8_e4m3fn_row_bf16",
+        "fp8_e4m3fn_g128_fp32", "nvfp4",
+    )
+}
+"""What products on tensor cores read: the order of the matrix instruction's first operand."""
 
 
 @frozen
@@ -37,6 +51,7 @@ class NvidiaCard:
     shares_memory: bool = False
     device: str = "cuda"
     compute_dtype: str = "bfloat16"
+    layouts: Mapping[str, str] = field(factory=FRAGMENTS.copy)
 
     def figures(self) -> MachineFigures:
         return self.card
@@ -56,6 +71,17 @@ class NvidiaCard:
         self._require_card()
         free = _available_bytes() if self.shares_memory else torch.cuda.mem_get_info()[0]
         return max(0, int(free) - self.reserve_bytes)
+
+    def scratch_bytes(self, work: KernelWork) -> int:
+        """For prompts, a matrix in bf16 and both halves of a gated product; for the rest, sums of
+        attention over runs of the context."""
+        (rows, columns), pages, runs = work.matrix, -(-work.max_context // PAGE_TOKENS), 0
+        for size, most in RUNS:
+            taken = min(pages, size * most)
+            runs, pages = runs + -(-taken // size), pages - taken
+        tokens = max(work.decode_tokens, TAIL_TOKENS)
+        return (2 * rows * columns + 2 * work.max_tokens * rows
+                + 4 * tokens * runs * work.attention_width)
 
     def _require_card(self) -> None:
         """Raise `UnsupportedError` unless torch's first card is the profile's."""

@@ -15,6 +15,8 @@ Matrix rates
 Launches
     2 us beside the bytes of a kernel, the lower end of the 2 to 3 us that are inferred from the
     ramp of the same kernels on an H200.
+Host
+    55 GB/s over PCIe 5.0 x16: an expert of 2.76 MB is reported to take 50 us.
 KV
     FP8: at 32 GiB the cache decides how long a context is, and the published figures use it.
 """
@@ -35,6 +37,7 @@ FIGURES = MachineFigures(
     flops={"bfloat16": 209.5e12, "float8_e4m3fn": 1.55 * 419e12, "float4_e2m1fn_x2": 874e12},
     launch_s=2e-6,
     source="data sheet and published measurements of others; predictions",
+    host_bytes_per_s=55e9,
 )
 
 

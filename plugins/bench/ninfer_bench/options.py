@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import SUPPRESS
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
@@ -128,7 +129,7 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def _step(parser: Parser) -> None:
+def _sizes(parser: Parser) -> None:
     options.model(parser)
     add = parser.add_argument_group("steps").add_argument
     add("--format", default="", metavar="NAME",
@@ -138,11 +139,32 @@ def _step(parser: Parser) -> None:
     add("--contexts", type=_numbers, default=[1024], metavar="N,N", help="tokens before the step")
     add("--prefill", type=_numbers, default=[0], metavar="N,N",
         help="tokens of chunks of a prompt (default: none)")
-    add("--eager-steps", action="store_true", default=False, help="do not capture graphs")
+    options.launch(parser)
+
+
+def _step(parser: Parser) -> None:
+    _sizes(parser)
+    parser.add_argument("--eager-steps", action="store_true", default=False,
+                        help="do not capture graphs")
+
+
+def _start(parser: Parser) -> None:
+    options.model(parser)
+    add = parser.add_argument_group("start").add_argument
+    add("--weights", type=Path, required=True, metavar="FILE",
+        help="artifact with random weights of MODEL's catalogue; written if it is not there")
+    add("--memory", type=ranged(int, 1), default=0, metavar="BYTES",
+        help="plan and allocate as if the machine had no more")
+    add("--prompt-tokens", type=ranged(int, 1), default=2048, metavar="N", help="(default: 2048)")
+    add("--output-tokens", type=ranged(int, 2), default=64, metavar="N", help="(default: 64)")
     options.launch(parser)
 
 
 BENCHMARKS = (
+    Benchmark("start", "From files to answers: time, memory, and what the device waits for.",
+              "ninfer_bench.start:run", _start),
+    Benchmark("ops", "Each op of such steps by itself, beside the machine's limits.",
+              "ninfer_bench.ops:run", _sizes),
     Benchmark("step", "Whole steps of a model of real dimensions with random weights.",
               "ninfer_bench.step:run", _step),
     Benchmark("engine host", "The engine's own time in a step of decoding requests.",

@@ -6,30 +6,28 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import median
+from math import prod
 
 import torch
 from attrs import frozen
 
 from ninfer_bench.report import Report
+from ninfer_bench.stepping import batch_builder, sequences, timed, wait_for
 from ninfer_bench.synthetic import Synthetic, build, make_plan, stored_tensors
 from ninfer_core.api import SlotStateSpec
 from ninfer_core.cli.console import Console
 from ninfer_core.config import EnginePlan
 from ninfer_core.engine.graphs import CapturedForward
-from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.layout import StateLayout
-from ninfer_core.state.step import PAGE_TOKENS, StepBatch
-
-MIN_SECONDS, MIN_RUNS = 0.3, 5
+from ninfer_core.state.step import StepBatch
 
 
 @frozen
 class Measured:
     """One kind of step.
 
-    :ivar kind: ``decode`` or ``prefill``. :ivar nbytes: that it must read and write.
-    :ivar seconds: median.
+    :ivar kind: ``decode`` or ``prefill``. :ivar nbytes: that a decode step must read and write.
+    :ivar flops: of matrix products, in a chunk of a prompt. :ivar seconds: median.
     """
 
     kind: str
@@ -37,7 +35,8 @@ class Measured:
     width: int
     context: int
     seconds: float
-    nbytes: int
+    nbytes: int = 0
+    flops: int = 0
 
 
 def run(arguments: Namespace) -> Report:
@@ -46,7 +45,7 @@ def run(arguments: Namespace) -> Report:
         plan = make_plan(arguments, console.progress)
         start = time.perf_counter()
         synthetic = build(plan, max(arguments.widths))
-        _wait(plan)
+        wait_for(plan)
         build_s = time.perf_counter() - start
         measured = list(_measure(synthetic, arguments))
     return _report(arguments, synthetic, measured, build_s)
@@ -56,51 +55,19 @@ def _measure(synthetic: Synthetic, arguments: Namespace) -> Iterator[Measured]:
     plan, most = synthetic.plan, max(arguments.widths)
     for context in arguments.contexts:
         for num_rows in arguments.rows:
-            batches = _builder(plan, num_rows, num_rows * most)
+            batches = batch_builder(plan, num_rows, num_rows * most)
             for width in arguments.widths:
-                with _sequences(synthetic, num_rows, context + most) as rows:
+                with sequences(synthetic, num_rows, context + most) as rows:
                     batch = batches.fill([row(context, width) for row in rows])
-                    seconds = _timed(plan, _forward(synthetic, batch, arguments.eager_steps))
+                    seconds = timed(plan, _forward(synthetic, batch, arguments.eager_steps))
                 nbytes = step_bytes(plan, num_rows, num_rows * width, context)
                 yield Measured("decode", num_rows, width, context, seconds, nbytes)
         for chunk in filter(None, arguments.prefill):
-            with _sequences(synthetic, 1, context + chunk) as rows:
-                batch = _builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
-                seconds = _timed(plan, partial(synthetic.model.forward, batch))
-            yield Measured("prefill", 1, chunk, context, seconds, 0)
-
-
-def _builder(plan: EnginePlan, num_rows: int, num_tokens: int) -> BatchBuilder:
-    assert plan.config.max_context is not None
-    return BatchBuilder(
-        max_rows=num_rows, max_tokens=num_tokens, max_logits=num_tokens,
-        max_pages=-(-plan.config.max_context // PAGE_TOKENS), device=plan.hardware.device,
-    )
-
-
-class _sequences:
-    """Sequences with room for so many tokens: as callables that make their rows."""
-
-    def __init__(self, synthetic: Synthetic, count: int, num_tokens: int) -> None:
-        self._store, self._count, self._tokens = synthetic.store, count, num_tokens
-
-    def __enter__(self) -> list[Callable[..., Row]]:
-        self._states = [self._store.open() for _ in range(self._count)]
-        for state in self._states:
-            self._store.grow(state, self._tokens)
-        return [self._row(index) for index in range(self._count)]
-
-    def _row(self, index: int) -> Callable[..., Row]:
-        def row(begin: int, count: int, num_logits: int | None = None) -> Row:
-            ids = [(7 * index + i) % 1000 for i in range(count)]
-            return Row(index, self._states[index], begin, ids, num_logits or count,
-                       certain=num_logits is not None or count == 1)
-
-        return row
-
-    def __exit__(self, *error: object) -> None:
-        for state in self._states:
-            self._store.close(state)
+            with sequences(synthetic, 1, context + chunk) as rows:
+                batch = batch_builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
+                seconds = timed(plan, partial(synthetic.model.forward, batch))
+            flops = chunk_flops(plan, chunk, context)
+            yield Measured("prefill", 1, chunk, context, seconds, flops=flops)
 
 
 def _forward(synthetic: Synthetic, batch: StepBatch, eager: bool) -> Callable[[], object]:
@@ -111,25 +78,6 @@ def _forward(synthetic: Synthetic, batch: StepBatch, eager: bool) -> Callable[[]
     captured = CapturedForward(synthetic.model.forward)
     captured.capture(batch)
     return partial(captured, batch)
-
-
-def _timed(plan: EnginePlan, call: Callable[[], object]) -> float:
-    """Median seconds of a call."""
-    for _ in range(2):
-        call()
-    seconds: list[float] = []
-    while len(seconds) < MIN_RUNS or sum(seconds) < MIN_SECONDS:
-        _wait(plan)
-        begin = time.perf_counter()
-        call()
-        _wait(plan)
-        seconds.append(time.perf_counter() - begin)
-    return median(seconds)
-
-
-def _wait(plan: EnginePlan) -> None:
-    if plan.hardware.device == "cuda":
-        torch.cuda.synchronize()
 
 
 def step_bytes(plan: EnginePlan, num_rows: int, num_tokens: int, context: int) -> int:
@@ -154,6 +102,21 @@ def step_bytes(plan: EnginePlan, num_rows: int, num_tokens: int, context: int) -
     return int(weights + num_rows * (2 * slots + context * per_token))
 
 
+def chunk_flops(plan: EnginePlan, num_tokens: int, context: int) -> int:
+    """Operations of a chunk of a prompt: products (of experts, those that are chosen), the head
+    for one token, and attention to what is before each token."""
+    sizes, total = plan.operations, 0.0
+    for spec in plan.parameters:
+        if spec.kind != "projection" or spec.name.startswith(("mtp/", "proposal/")):
+            continue
+        rows = 1 if spec.shape[0] == sizes["vocab_size"] else num_tokens
+        if "/experts/" in spec.name:
+            rows *= sizes["experts_per_token"] / sizes["num_experts"]
+        total += 2 * rows * prod(spec.shape)
+    attention = sizes["attention_flops_per_token"] * (context + num_tokens / 2)
+    return round(total + num_tokens * attention)
+
+
 def kv_bytes_per_token(plan: EnginePlan) -> int:
     """Of the model's own paged state."""
     own = [spec for spec in plan.states if not spec.name.startswith("mtp_")]
@@ -166,7 +129,9 @@ def _report(
     plan = synthetic.plan
     figures = plan.hardware.figures()
     rate = figures.read_bytes_per_s
-    rows = [("step", "rows", "width", "context", "ms", "tok/s", "GB", "of the read bandwidth")]
+    computing = figures.flops[plan.hardware.compute_dtype]
+    rows = [("step", "rows", "width", "context", "ms", "tok/s", "GB", "of the read bandwidth",
+             "of the matrix rate")]
     for each in measured:
         share = each.nbytes / rate / each.seconds
         rows.append((
@@ -174,6 +139,7 @@ def _report(
             f"{each.seconds * 1e3:.3f}", f"{each.rows * each.width / each.seconds:,.1f}",
             f"{each.nbytes / 1e9:.2f}" if each.nbytes else "",
             f"{100 * share:.1f} %" if each.nbytes else "",
+            f"{100 * each.flops / computing / each.seconds:.1f} %" if each.flops else "",
         ))
     values = {
         "benchmark": "step", "model": plan.config.model, "format": arguments.format,
@@ -182,7 +148,8 @@ def _report(
         "kernels": sorted({choice.spec.name for choice in synthetic.kernels}),
         "steps": [
             {"kind": each.kind, "rows": each.rows, "width": each.width, "context": each.context,
-             "seconds": each.seconds, "bytes": each.nbytes} for each in measured
+             "seconds": each.seconds, "bytes": each.nbytes, "flops": each.flops}
+            for each in measured
         ],
     }
     heading = (f"{plan.config.model} {arguments.format or ''}, KV {plan.config.kv_dtype}, on "

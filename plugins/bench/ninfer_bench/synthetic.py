@@ -11,10 +11,19 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
-from ninfer_core.api import ConfigError, LayoutSpec, Model, PlaneInfo, Progress, StorageChoice
+from ninfer_core.api import (
+    ConfigError,
+    LayoutSpec,
+    Model,
+    PlaneInfo,
+    Progress,
+    StorageChoice,
+    StorageLayout,
+)
 from ninfer_core.artifact.catalogue import TensorObject
 from ninfer_core.artifact.container import Artifact
 from ninfer_core.artifact.layouts.planar import plane_view
+from ninfer_core.artifact.relay import relaid
 from ninfer_core.artifact.rows import Planes
 from ninfer_core.artifact.store import WeightStore, load_weights
 from ninfer_core.cli.launch import prepare_catalogue
@@ -32,12 +41,17 @@ CODE_SIZES = {"q4": 4.6, "q5": 9.2, "q6": 18.5, "q8": 73.0, "fp": 0.37}
 
 @frozen(eq=False)
 class Synthetic:
-    """A built model and what it is made of. :ivar kernels: what was bound."""
+    """A built model and what it is made of."""
 
     plan: EnginePlan
     model: Model
     store: StateStore
-    kernels: tuple[KernelChoice, ...]
+    binder: Binder
+
+    @property
+    def kernels(self) -> tuple[KernelChoice, ...]:
+        """What was bound."""
+        return tuple(self.binder.choices)
 
 
 def make_plan(arguments: Namespace, progress: Progress) -> EnginePlan:
@@ -60,10 +74,10 @@ def _longest(arguments: Namespace) -> int:
     return max(arguments.contexts) + max(*arguments.widths, *arguments.prefill, 1)
 
 
-def build(plan: EnginePlan, max_width: int) -> Synthetic:
+def build(plan: EnginePlan, max_width: int, kind: type[Binder] = Binder) -> Synthetic:
     """Random weights, state and kernels on the plan's device.
 
-    :param max_width: most tokens of a row that may still be rejected.
+    :param max_width: most tokens of a row that may still be rejected. :param kind: what binds.
     """
     config, device = plan.config, plan.hardware.device
     plan.hardware.prepare(config.threads)
@@ -73,14 +87,14 @@ def build(plan: EnginePlan, max_width: int) -> Synthetic:
         max_context=config.max_context, max_verify_rows=max_width, device=device,
     )
     _fill_caches(plan, store)
-    binder = Binder(plan.kernels, device=device, capability=plan.hardware.capability,
-                    overrides=config.kernels)
+    binder = kind(plan.kernels, device=device, capability=plan.hardware.capability,
+                  overrides=config.kernels)
     model = build_model(
         plan.model_pack, plan.model_config, weights=random_weights(plan), binder=binder,
         store=store, profile=plan.hardware, max_tokens=plan.max_tokens,
         max_context=config.max_context, max_logits=plan.max_logits,
     )
-    return Synthetic(plan, model, store, tuple(binder.choices))
+    return Synthetic(plan, model, store, binder)
 
 
 def random_weights(plan: EnginePlan) -> WeightStore:
@@ -91,18 +105,30 @@ def random_weights(plan: EnginePlan) -> WeightStore:
     known = load_weights(
         plan.artifact, device="meta", layouts=layouts,
         formats={name: each.spec for name, each in registry.formats.items()},
-        select=[parameter.name for parameter in plan.parameters],
+        select=[parameter.name for parameter in plan.parameters], relay=plan.relay,
     )
     generator = torch.Generator(plan.hardware.device).manual_seed(1)
     planes: dict[str, Planes] = {}
     for tensor in stored_tensors(plan.artifact, [each.name for each in plan.parameters]):
         layout = known.layouts[tensor.layout]
-        image = torch.empty(tensor.bytes, dtype=torch.uint8, device=plan.hardware.device)
-        planes[tensor.id] = {
-            info.name: fill(plane_view(image, info), info, tensor, generator)
-            for info in layout.planes(tensor.format, tensor.shape)
-        }
+        _, planes[tensor.id] = random_object(tensor, layout, generator)
+        if name := known.relaid.get(tensor.id):
+            own, new = planes[tensor.id], known.layouts[name]
+            image = torch.empty(
+                new.nbytes(tensor.format, tensor.shape), dtype=torch.uint8, device=generator.device)
+            planes[tensor.id] = relaid(tensor, own, layout, new, image)
     return evolve(known, planes=planes)
+
+
+def random_object(
+    tensor: TensorObject, layout: StorageLayout, generator: torch.Generator
+) -> tuple[Tensor, Planes]:
+    """The image of a stored tensor on the generator's device, and its planes."""
+    image = torch.zeros(tensor.bytes, dtype=torch.uint8, device=generator.device)
+    return image, {
+        info.name: fill(plane_view(image, info), info, tensor, generator)
+        for info in layout.planes(tensor.format, tensor.shape)
+    }
 
 
 def stored_tensors(artifact: Artifact, names: Iterable[str]) -> list[TensorObject]:

@@ -10,8 +10,12 @@ from ninfer_core.api import KernelRequest, WeightInfo
 
 MINIFLOATS = ("fp8_e4m3fn_row_bf16", "fp8_e4m3fn_g128_fp32", "nvfp4")
 DENSE = ("bf16", "fp32")
+LAYOUT = "fragments_m16_v1"
 KV_CODECS = ("bf16", "int8", "fp8")
 ACTIVATIONS = ("silu", "sigmoid")
+STREAMS = (1, 2, 4, 8)
+MAX_HEAD_DIM, MAX_LATENT_DIM = 256, 512
+"""Of heads that all of a group, and of those that 16 of it are attended with at once."""
 MAX_KEY_DIM = 256
 """Rows of a state that one warp holds, for sixteen of its columns."""
 MAX_BLOCK_KEY_DIM = 128
@@ -30,6 +34,14 @@ def accept_swiglu(request: KernelRequest) -> str | None:
     return _refuse_dtype(request) or _refuse_weights(request) or _refuse_halves(request)
 
 
+def accept_linear_block_scaled(request: KernelRequest) -> str | None:
+    return accept_linear(request) or _refuse_unlaid(request)
+
+
+def accept_swiglu_block_scaled(request: KernelRequest) -> str | None:
+    return accept_swiglu(request) or _refuse_unlaid(request)
+
+
 def accept_rmsnorm(request: KernelRequest) -> str | None:
     return _refuse_dtype(request)
 
@@ -44,12 +56,61 @@ def accept_sigmoid_gate(request: KernelRequest) -> str | None:
     return _refuse_dtype(request)
 
 
+def accept_grouped_rmsnorm(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_scaled_silu(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_stream_read(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_stream_add(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_signed_sqrt_gate(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_ngram_rows(request: KernelRequest) -> str | None:
+    """Integers alone."""
+    return None
+
+
 def accept_rope_kv_append(request: KernelRequest) -> str | None:
     return _refuse_dtype(request) or _refuse_cache(request)
 
 
 def accept_paged_attention(request: KernelRequest) -> str | None:
     return _refuse_dtype(request) or _refuse_cache(request)
+
+
+def accept_key_append(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_cache(request, MAX_LATENT_DIM)
+
+
+def accept_head_projection(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request)
+
+
+def accept_mean_index_append(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_index(request)
+
+
+def accept_softmax_index_append(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_index(request)
+
+
+def accept_index_select(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_index(request)
+
+
+def accept_selected_attention(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_cache(request, MAX_LATENT_DIM)
 
 
 def accept_causal_conv1d(request: KernelRequest) -> str | None:
@@ -62,6 +123,10 @@ def accept_gated_delta_rule(request: KernelRequest) -> str | None:
     return _refuse_dtype(request)
 
 
+def accept_channel_delta_rule(request: KernelRequest) -> str | None:
+    return accept_gated_delta_rule(request)
+
+
 def accept_gated_delta_rule_blocks(request: KernelRequest) -> str | None:
     if request.sizes["key_dim"] > MAX_BLOCK_KEY_DIM:
         return f"has keys of at most {MAX_BLOCK_KEY_DIM}, not {request.sizes['key_dim']}"
@@ -69,12 +134,36 @@ def accept_gated_delta_rule_blocks(request: KernelRequest) -> str | None:
 
 
 def accept_moe_route(request: KernelRequest) -> str | None:
+    scoring, scale = request.sizes.get("scoring", "softmax"), request.sizes.get("scale", 1.0)
+    if scoring not in ("softmax", "sigmoid"):
+        return f"has no scores by {scoring}"
+    if scoring == "softmax" and scale != 1.0:
+        return f"does not scale shares of a softmax by {scale}"
     return _refuse_dtype(request)
+
+
+def accept_sinkhorn_read(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_streams(request)
+
+
+def accept_sinkhorn_write(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_streams(request)
+
+
+def accept_stream_mean(request: KernelRequest) -> str | None:
+    return _refuse_dtype(request) or _refuse_streams(request)
 
 
 def accept_moe_mlp(request: KernelRequest) -> str | None:
     banks = map(_refuse_bank, request.weights)
     return _refuse_dtype(request) or next(filter(None, banks), None) or _refuse_experts(request)
+
+
+def accept_shared_moe_mlp(request: KernelRequest) -> str | None:
+    common = request.weights[2:]
+    refused = accept_moe_mlp(evolve(request, weights=request.weights[:2]))
+    return (refused or next(filter(None, map(_refuse_bank, common)), None)
+            or _refuse_halves(evolve(request, weights=common[:1])))
 
 
 def _refuse_dtype(request: KernelRequest) -> str | None:
@@ -83,12 +172,24 @@ def _refuse_dtype(request: KernelRequest) -> str | None:
     return None
 
 
-def _refuse_cache(request: KernelRequest) -> str | None:
+def _refuse_streams(request: KernelRequest) -> str | None:
+    if (count := request.sizes["num_streams"]) not in STREAMS:
+        return f"holds {STREAMS} streams at once, not {count}"
+    return None
+
+
+def _refuse_cache(request: KernelRequest, widest: int = MAX_HEAD_DIM) -> str | None:
     if request.kv_codec not in KV_CODECS:
         return f"has no {request.kv_codec} cache"
-    if request.sizes["head_dim"] > 256:
-        return f"has heads of at most 256, not {request.sizes['head_dim']}"
+    if request.sizes["head_dim"] > widest:
+        return f"has heads of at most {widest}, not {request.sizes['head_dim']}"
     return None
+
+
+def _refuse_index(request: KernelRequest) -> str | None:
+    """Index keys may also lie there uncoded."""
+    is_plain = request.kv_codec == "float32"
+    return _refuse_cache(evolve(request, kv_codec="bf16") if is_plain else request)
 
 
 def _refuse_weights(request: KernelRequest) -> str | None:
@@ -116,6 +217,10 @@ def _refuse_weight(weight: WeightInfo) -> str | None:
 
 def _refuse_bank(weight: WeightInfo) -> str | None:
     """Banks of matrices are read as the rows of one."""
+    if weight.format.name == "fp32":
+        return "has no banks of fp32"
+    if weight.format.structure is not None and weight.format.structure.minimum:
+        return "has no banks with minimums"
     if len(weight.shape) == 3:
         weight = evolve(weight, shape=(weight.shape[0] * weight.shape[1], weight.shape[2]))
     return _refuse_weight(weight)
@@ -124,8 +229,6 @@ def _refuse_bank(weight: WeightInfo) -> str | None:
 def _refuse_experts(request: KernelRequest) -> str | None:
     """Gates and up projections of an expert, and the rows of its down projection, must be whole
     tiles."""
-    if any(weight.format.name == "fp32" for weight in request.weights):
-        return "has no banks of fp32"
     shapes = [weight.shape for weight in request.weights]
     (*wide, width), (*narrow, inner) = shapes
     experts = request.sizes["num_experts"]
@@ -134,6 +237,12 @@ def _refuse_experts(request: KernelRequest) -> str | None:
     if inner % 16 or width % 16:
         return f"splits tiles of 16 rows between experts, whose sizes are {inner} and {width}"
     return None
+
+
+def _refuse_unlaid(request: KernelRequest) -> str | None:
+    """Quantised products read the planes of a weight as they are stored."""
+    [weight] = request.weights
+    return None if weight.layout == LAYOUT else f"reads {LAYOUT}, not {weight.layout}"
 
 
 def _refuse_halves(request: KernelRequest) -> str | None:

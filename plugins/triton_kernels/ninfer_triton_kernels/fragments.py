@@ -1,35 +1,53 @@
-"""Weights of few bits re-laid as fragments (see `kernels.fragments`): one pass at load."""
+"""Weights of few bits re-laid as fragments (see `kernels.fragments`), bit for bit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 
 import torch
-from attrs import fields, frozen
+from attrs import frozen
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ninfer_core.api import AffineGroup
+from ninfer_core.api import AffineGroup, FormatSpec
 from ninfer_core.artifact.weight import Weight
 
 BLOCK = 64
 """Columns that one 16-bit element spans."""
 
+LAYOUT = "fragments_m16_v1"
+"""Name of the layout of matrices whose rows are whole tiles, see `layouts`."""
+
 RUN_ELEMENTS, RUN_ROWS = 1 << 25, 128
 """Most elements that are re-laid at once, which take some 20 bytes each meanwhile, and what their
 rows must be a multiple of."""
+
+SIGNS, MAGNITUDES = (15, 12, 14, 13), (6, 3, 0, 9)
+"""Where `kernels.decoders.e2m1_of` looks for the E2M1 codes of an element's planes."""
+
+SCALE_BIAS = 0x60
+"""What is added to the byte of an NVFP4 scale, so that its exponent is one of a bf16 whose first
+bits are ones."""
+
+SCALE_PLACES = torch.tensor([[0, 8], [16, 24]])
+"""Where these bytes are in a word, by row half and half of the planes."""
+
+Parts = Mapping[str, Tensor]
+"""As a format has them (`FormatCodec`), or planes of fragments."""
 
 
 @frozen(eq=False)
 class Fragments:
     """A matrix ``[N, K]``, filled with zeros to whole tiles of 16 rows and blocks of 64 columns.
 
-    :ivar codes: int16 ``[N/16, K/64, 256]``, four bits of each code; int8 ``[N/16, K/32, 512]`` for
-        codes of 8 bits.
-    :ivar high: int16 ``[N/16, K/64, 128]`` (6 bits) or ``[N/16, K/64, 64]`` (5): the bits above.
-    :ivar scales: ``[N/16, K/group, 16]`` of the format's type, ``[N/16, 1, 16]`` for whole rows;
-        NVFP4: int32 ``[N/16, K/64, 16]``, four bytes each.
+    :ivar codes: int16 ``[N/16, K/64, 256]``, 16 bits of four codes each; int8 ``[N/16, K/32, 512]``
+        for codes of 8 bits, as int16 two of them each.
+    :ivar high: int16 ``[N/16, K/64, 128]`` (6 bits) or ``[N/16, K/64, 64]`` (5): the rest.
+    :ivar scales: ``[N/16, K/group, 16]`` of the format's type, rows by (g, row half);
+        ``[N/16, 1, 16]`` in order for whole rows; NVFP4: int32 ``[N/16, K/64, 16]``, four bytes
+        each by (g, half of the columns' lanes).
     :ivar minimums: as ``scales``. :ivar divisor: fp32 ``[N/16]``, of NVFP4.
     """
 
@@ -40,21 +58,38 @@ class Fragments:
     divisor: Tensor | None = None
 
 
-def in_runs(weight: Weight, build: Callable[[Weight], Fragments]) -> Fragments:
-    """What ``build`` gives, of a large weight by runs of its rows (a bank's: of its matrices)."""
-    count = _num_runs(weight.info.shape)
-    if count == 1:
-        return build(weight)
-    whole: dict[str, Tensor] = {}
-    for index in range(count):
-        run = build(weight.part(index, count))
-        for each in fields(Fragments):
-            piece = getattr(run, each.name)
-            if piece is not None:
-                if index == 0:
-                    whole[each.name] = piece.new_empty((count * len(piece), *piece.shape[1:]))
-                whole[each.name][index * len(piece) : (index + 1) * len(piece)] = piece
+def fragments_of(weight: Weight) -> Fragments:
+    """Of a matrix or a bank of them as the rows of one: as they are stored, or laid out anew."""
+    planes = weight.planes if weight.info.layout == LAYOUT else _in_runs(weight)
+    whole = {name: plane.flatten(0, -3) if plane.ndim > 2 else plane
+             for name, plane in planes.items()}
+    if "divisor" in whole:
+        divisor, tiles = whole["divisor"].reshape(-1), len(whole["codes"])
+        whole["divisor"] = divisor.repeat_interleave(tiles // len(divisor), output_size=tiles)
     return Fragments(**whole)
+
+
+def lay(format: FormatSpec) -> Callable[[Parts], dict[str, Tensor]]:
+    """How parts of a format of 8 bits or less become planes."""
+    if format.structure is not None:
+        return partial(lay_affine, structure=format.structure)
+    return lay_nvfp4 if format.name == "nvfp4" else lay_e4m3
+
+
+def _in_runs(weight: Weight) -> Parts:
+    """Planes of a weight, by runs of its rows (a bank's: of its matrices)."""
+    count, build, whole = _num_runs(weight.info.shape), lay(weight.info.format), dict[str, Tensor]()
+    for index in range(count):
+        part = weight.part(index, count)
+        parts = part.layout.unpack(part.info.format.name, part.info.shape, part.planes)
+        for name, piece in build(parts).items():
+            if piece.ndim == 0 or count == 1:
+                whole[name] = piece
+                continue
+            if index == 0:
+                whole[name] = piece.new_empty((count * len(piece), *piece.shape[1:]))
+            whole[name][index * len(piece) : (index + 1) * len(piece)] = piece
+    return whole
 
 
 def _num_runs(shape: tuple[int, ...]) -> int:
@@ -67,57 +102,51 @@ def _num_runs(shape: tuple[int, ...]) -> int:
     return next((count for count in range(least, units + 1) if units % count == 0), 1)
 
 
-def affine_fragments(weight: Weight, structure: AffineGroup) -> Fragments:
+def lay_affine(parts: Parts, structure: AffineGroup) -> dict[str, Tensor]:
     """Of a matrix of group-quantised codes, bit for bit."""
-    parts = weight.layout.unpack(weight.info.format.name, weight.info.shape, weight.planes)
     block = 32 if structure.bits == 8 else BLOCK
-    scales = _by_tiles(_columns(parts["scales"], block // structure.group, weight, block))
-    minimums = None
-    if structure.minimum:
-        minimums = _by_tiles(_columns(parts["minimums"], block // structure.group, weight, block))
+    groups = -(-parts["codes"].shape[1] // block) * (block // structure.group)
+    planes = {
+        name: _by_halves(pad(parts[name], (0, groups - parts[name].shape[1])))
+        for name in ("scales", "minimums") if name in parts
+    }
     if structure.bits == 8:
-        return Fragments(_byte_elements(_filled(parts["codes"], 32, 0)), scales, None, minimums)
+        one, two = _planes(_filled(parts["codes"].view(torch.uint8), 32, 0), 2).unbind(2)
+        return {"codes": (one | two << 8).to(torch.int16).view(torch.int8), **planes}
     offset = 1 << structure.bits - 1 if structure.signed else 0
     words = _filled((parts["codes"].to(torch.int16) + offset).to(torch.uint8), BLOCK, offset)
-    return Fragments(_low(words), scales, _high(words, structure.bits), minimums)
+    lay = {4: _four_bits, 5: _five_bits, 6: _six_bits}[structure.bits]
+    return {**lay(_planes(words, 4)), **planes}
 
 
-def e4m3_fragments(weight: Weight) -> Fragments:
+def lay_e4m3(parts: Parts) -> dict[str, Tensor]:
     """Of a matrix of E4M3 codes with scales for rows or for 128 columns of one, bit for bit."""
-    parts = weight.layout.unpack(weight.info.format.name, weight.info.shape, weight.planes)
-    scales = parts["scales"]
-    if scales.ndim == 1:
-        scales = scales.unsqueeze(1)
-    codes = parts["codes"].view(torch.int8)
-    return Fragments(_byte_elements(_filled(codes, 32, 0)), _by_tiles(scales))
+    scales, codes = parts["scales"], _filled(parts["codes"].view(torch.uint8), 32, 0)
+    one, two = _planes(codes, 2).unbind(2)
+    elements = (one & 0x80) << 8 | (one & 0x7F) << 4
+    elements |= (two & 0x80) << 4 | (two & 0x70) << 8 | two & 0x0F
+    laid = _by_tiles(scales.unsqueeze(1)) if scales.ndim == 1 else _by_halves(scales)
+    return {"codes": elements.to(torch.int16).view(torch.int8), "scales": laid}
 
 
-def nvfp4_fragments(weight: Weight) -> Fragments:
-    """Of an NVFP4 matrix, or of a bank of them as one with whole tiles of each. Words of groups
-    whose scale is 0 become 0."""
-    parts = weight.layout.unpack("nvfp4", weight.info.shape, weight.planes)
+def lay_nvfp4(parts: Parts) -> dict[str, Tensor]:
+    """Of an NVFP4 matrix, or of a bank of them as one. Codes of groups whose scale is 0 become 0,
+    which is what they mean."""
     scales = parts["scales"].float().flatten(0, -2)  # [N, K/16]
-    words = parts["codes"].flatten(0, -2).unflatten(1, (-1, 16)) * (scales > 0).unsqueeze(-1)
-    tiles = -(-scales.shape[0] // 16)
-    divisor = parts["divisor"].reshape(-1)
-    divisor = divisor.repeat_interleave(tiles // len(divisor), output_size=tiles)
-    mantissa, exponent = torch.frexp(torch.where(scales > 0, scales, torch.ones_like(scales)))
+    codes = parts["codes"].flatten(0, -2).unflatten(1, (-1, 16)) * (scales > 0).unsqueeze(-1)
+    mantissa, exponent = torch.frexp(scales)
     byte = (exponent + 9) * 8 + (mantissa * 16).int() - 8  # 1 <= 2 mantissa < 2, three bits below
-    byte = pad(byte, (0, -byte.shape[1] % 4)).unflatten(1, (-1, 4))
-    quads = (byte << torch.arange(0, 32, 8, device=byte.device, dtype=torch.int32)).sum(-1)
-    codes = _e2m1_elements(_filled(words.flatten(1).to(torch.uint8), BLOCK, 0))
-    return Fragments(codes, _by_tiles(quads.to(torch.int32)), divisor=divisor)
+    byte = _filled((byte + SCALE_BIAS) * (scales > 0), 4, 0)
+    by_lane = byte.unflatten(0, (-1, 2, 8)).unflatten(-1, (-1, 2, 2)).long()  # tile rh g B h lanes
+    words = (by_lane.permute(0, 3, 2, 5, 1, 4) << SCALE_PLACES.to(byte.device)).sum((-2, -1))
+    planes = _planes(_filled(codes.flatten(1).to(torch.uint8), BLOCK, 0), 4)
+    return {"codes": _at(planes >> 3, SIGNS) | _at(planes & 7, MAGNITUDES),
+            "scales": words.flatten(2).to(torch.int32), "divisor": parts["divisor"]}
 
 
 def _filled(matrix: Tensor, block: int, value: int) -> Tensor:
     rows, columns = matrix.shape
     return pad(matrix, (0, -columns % block, 0, -rows % 16), value=value)
-
-
-def _columns(scales: Tensor, per_block: int, weight: Weight, block: int) -> Tensor:
-    """Scales for whole blocks of columns."""
-    num_blocks = -(-weight.info.shape[1] // block)
-    return pad(scales, (0, num_blocks * per_block - scales.shape[1]))
 
 
 def _by_tiles(values: Tensor) -> Tensor:
@@ -126,48 +155,43 @@ def _by_tiles(values: Tensor) -> Tensor:
     return filled.unflatten(0, (-1, 16)).transpose(1, 2).contiguous()
 
 
-def _by_lanes(elements: Tensor) -> Tensor:
-    """``[N, B, 16]`` to ``[N/16, B, 256]``, the order of fragments."""
-    parts = elements.unflatten(0, (-1, 2, 8)).unflatten(-1, (2, 4, 2))  # tile rh g B kh t p
-    return parts.permute(0, 3, 2, 5, 4, 1, 6).flatten(2).contiguous()
+def _by_halves(values: Tensor) -> Tensor:
+    """``[N, G]`` to ``[N/16, G, 16]``, rows by (g, row half)."""
+    filled = pad(values, (0, 0, 0, -values.shape[0] % 16))
+    return filled.unflatten(0, (-1, 2, 8)).permute(0, 3, 2, 1).flatten(2)
 
 
-def _byte_elements(codes: Tensor) -> Tensor:
-    """int8 ``[N, K]`` to ``[N/16, K/32, 512]``, by lane."""
-    parts = codes.unflatten(0, (-1, 2, 8)).unflatten(-1, (-1, 2, 4, 4))  # tile rh g B kh t e
-    return parts.permute(0, 3, 2, 5, 4, 1, 6).flatten(2).contiguous()
+def _planes(words: Tensor, count: int) -> Tensor:
+    """uint8 ``[N, K]`` to int32 ``[N/16, K / (16 count), count, 256]``, by lane."""
+    parts = words.unflatten(0, (-1, 2, 8)).unflatten(-1, (-1, count // 2, 4, 2, 2, 2))
+    # tile, row half, g; block, half of the planes, t, plane, column half, pair
+    return parts.permute(0, 3, 4, 6, 2, 5, 7, 1, 8).flatten(4).flatten(2, 3).int()
 
 
-def _by_planes(words: Tensor) -> Tensor:
-    """uint8 ``[N, K]`` to int32 ``[N, K/64, 4, 16]``."""
-    return words.unflatten(1, (-1, 4, 16)).int()
+def _at(planes: Tensor, places: tuple[int, ...]) -> Tensor:
+    """Planes at their places in an element, as int16 ``[N/16, K/64, 256]``."""
+    shifts = torch.tensor(places, device=planes.device, dtype=torch.int32)
+    return (planes << shifts.view(-1, 1)).sum(2).to(torch.int16)
 
 
-def _joined(planes: Tensor, shifts: tuple[int, ...]) -> Tensor:
-    """Planes at their places in an element, as int32 ``[N/16, K/64, 256]``."""
-    places = torch.tensor(shifts, device=planes.device, dtype=torch.int32)
-    return _by_lanes((planes << places.view(4, 1)).sum(2))
+def _four_bits(planes: Tensor) -> dict[str, Tensor]:
+    return {"codes": _at(planes, (0, 4, 8, 12))}
 
 
-def _low(words: Tensor) -> Tensor:
-    """The low four bits, as int16 elements."""
-    return _joined(_by_planes(words) & 15, (0, 4, 8, 12)).to(torch.int16)
+def _six_bits(planes: Tensor) -> dict[str, Tensor]:
+    """As `kernels.decoders.affine_planes` says."""
+    rows, rest = planes.unflatten(-1, (-1, 2, 2)), (planes[:, :, 3] >> 4).unflatten(-1, (-1, 2, 2))
+    high = rows[:, :, 2, :, 0] | rows[:, :, 2, :, 1] << 6
+    high |= rest[:, :, :, 0] << 12 | rest[:, :, :, 1] << 14
+    codes = planes[:, :, 0] | planes[:, :, 1] << 6 | (planes[:, :, 3] & 15) << 12
+    return {"codes": codes.to(torch.int16), "high": high.flatten(2).to(torch.int16)}
 
 
-def _e2m1_elements(words: Tensor) -> Tensor:
-    """E2M1 codes where `kernels.decoders.e2m1_planes` looks for them."""
-    planes = _by_planes(words)
-    signs = _joined(planes >> 3, (15, 12, 14, 13))
-    return (signs | _joined(planes & 7, (6, 3, 0, 9))).to(torch.int16)
-
-
-def _high(words: Tensor, bits: int) -> Tensor | None:
-    if bits == 4:
-        return None
-    more = bits - 4
-    elements = _joined(_by_planes(words) >> 4, (0, more, 2 * more, 3 * more))
-    joined = elements[..., ::2] | elements[..., 1::2] << 4 * more  # by lane: column half, row half
-    if bits == 5:
-        halves = joined.unflatten(-1, (-1, 2))
-        joined = halves[..., 0] | halves[..., 1] << 8
-    return joined.to(torch.int16)
+def _five_bits(planes: Tensor) -> dict[str, Tensor]:
+    """As `kernels.decoders.affine_planes` says; words of two neighbouring lanes are swapped."""
+    first, second, third, last = planes[:, :, 3].unflatten(-1, (32, 4, 2)).unbind(3)
+    bits = last.unsqueeze(3) >> torch.arange(4, device=last.device).view(4, 1) & 1
+    codes = planes[:, :, 0] | planes[:, :, 1] << 5 | planes[:, :, 2] << 10 | bits.flatten(2) << 15
+    high = first | second << 5 | third << 10 | (last >> 4) << 15
+    swapped = high.unflatten(2, (16, 2)).flip(3).flatten(2)
+    return {"codes": codes.to(torch.int16), "high": swapped.to(torch.int16)}

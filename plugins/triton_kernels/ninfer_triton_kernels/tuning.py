@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 
 @frozen
@@ -21,7 +21,7 @@ class Tile:
     :ivar warps: of the program; each sums columns of its own.
     :ivar blocks: of columns that a warp takes at once.
     :ivar splits: programs that share the columns of these rows.
-    :ivar stages: loads in flight, from 1 on.
+    :ivar stages: loads in flight, from 1 on; of codes, steps of them in registers ahead of use.
     """
 
     rows: int
@@ -35,17 +35,26 @@ class Tile:
         """Blocks of columns that a program takes at once."""
         return self.warps * self.blocks
 
+    def for_tokens(self, tokens: int) -> Tile:
+        """Of codes, for so many rows of activations: what these need of the registers, weights
+        cannot have."""
+        if tokens <= 8:
+            return self
+        if tokens <= 16:
+            return evolve(self, rows=64, stages=1) if self.splits > 1 else evolve(
+                self, rows=32, stages=2)
+        return evolve(self, rows=32, stages=1)
+
 
 _ROWS = {
     "dense": {1536: 32, 0: 16},
-    "bytes": {8192: 64, 1536: 32, 0: 16},
-    "fewer": {4096: 64, 1536: 32, 0: 16},
+    "codes": {1536: 32, 0: 16},
 }
-"""Rows of a program for weights of at least so many, by bits; those of dense ones would not fit the
-shared memory of every card."""
+"""Rows of a program for weights of at least so many; more of dense ones would not fit the shared
+memory of every card."""
 
-_PROGRAMS = 3.6
-"""For each processor: columns are split to have so many."""
+_PROGRAMS, _STAGES = {"dense": 3.6, "codes": 4.8}, {"dense": 3, "codes": 2}
+"""For each processor: columns are split to have so many. And loads in flight."""
 
 _MOST_SPLITS, _LEAST_STEPS = 8, 2
 """Of a tile, and steps over the columns that a program should have."""
@@ -59,13 +68,12 @@ def choose_tile(kind: str, rows: int, depth: int, processors: int, capability: i
     for tuned in _table().get(str(capability), {}).get(kind, ()):
         if (tuned["rows"], tuned["depth"]) == (rows, depth):
             return Tile(*tuned["tile"])
-    size = "dense" if kind in ("bf16", "fp32") else "fewer"
-    if kind.startswith(("fp8", "q8")):
-        size = "bytes"
+    size = "dense" if kind in ("bf16", "fp32") else "codes"
     tall = next(n for least, n in _ROWS[size].items() if rows >= least)
-    steps = depth // (Tile(tall).batch * (32 if size == "bytes" else 64))
-    wanted = round(_PROGRAMS * processors * tall / rows)
-    return Tile(tall, splits=max(1, min(_MOST_SPLITS, wanted, steps // _LEAST_STEPS)))
+    steps = depth // (Tile(tall).batch * (32 if kind.startswith(("fp8", "q8")) else 64))
+    wanted = round(_PROGRAMS[size] * processors * tall / rows)
+    splits = max(1, min(_MOST_SPLITS, wanted, steps // _LEAST_STEPS))
+    return Tile(tall, splits=splits, stages=_STAGES[size])
 
 
 @cache

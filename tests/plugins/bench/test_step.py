@@ -22,6 +22,7 @@ def test_steps_of_every_size_are_measured(ninfer, tiny_model):
                      ("prefill", 1, 64)]
     assert all(each["seconds"] > 0 for each in found["steps"])
     assert found["steps"][0]["bytes"] < found["steps"][2]["bytes"]  # the cache of two
+    assert found["steps"][-1]["flops"] > 0 == found["steps"][0]["flops"]
 
 
 @pytest.mark.parametrize("format_name, layout_name", [

@@ -7,19 +7,13 @@ launch: registers, bytes of spills and of shared memory, and its matrix instruct
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
+from attrs import asdict, evolve
 
 from ninfer_core.api import KernelRequest, KVCodecSpec, PagedStateSpec, StatePlane, WeightInfo
 from ninfer_core.artifact.weight import Weight
@@ -28,13 +22,13 @@ from ninfer_core.state.step import StepBatch
 from ninfer_core.state.store import StateStore
 from ninfer_core.state.views import SlotPlanes
 from ninfer_pack_smollm2.plugin import FORMAT, LAYOUT
-from ninfer_triton_kernels.bindings import cache, stored
+from ninfer_triton_kernels.compiling import compiling_for, facts_of
 from ninfer_triton_kernels.plugin import ninfer_kernels
+from ninfer_triton_kernels.plugin import ninfer_weight_layouts as own_layouts
 
 KERNELS = {spec.name: spec for spec in ninfer_kernels()}
 SPECS = {spec.name: spec for spec in [*ninfer_weight_formats(), FORMAT]}
-LAYOUTS = {spec.name: spec for spec in [*ninfer_weight_layouts(), LAYOUT]}
-PROCESSORS = {90: 132, 120: 170, 121: 48}
+LAYOUTS = {spec.name: spec for spec in [*ninfer_weight_layouts(), *own_layouts(), LAYOUT]}
 STORED = {
     "bf16": "contiguous_le_v1", "fp32": "contiguous_le_v1", "q4_g64_fp16": "row_split_k128_v1",
     "q5_g64_fp16": "row_split_k128_v1", "q6_g64_fp16": "row_split_k128_v1",
@@ -49,13 +43,14 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def weight(name: str, *shape: int) -> Weight:
-    layout = LAYOUTS[STORED[name]].layout.load()()
+def weight(name: str, *shape: int, stored: str = "") -> Weight:
+    stored = stored or STORED[name]
+    layout = LAYOUTS[stored].layout.load()()
     planes = {
         plane.name: empty(*plane.shape, dtype=getattr(torch, plane.dtype))
         for plane in layout.planes(name, shape)
     }
-    info = WeightInfo(shape, SPECS[name], STORED[name])
+    info = WeightInfo(shape, SPECS[name], stored)
     return Weight(info, planes, SPECS[name].codec.load()(), layout)
 
 
@@ -80,11 +75,21 @@ def batch(tokens: int, pages: int = 512) -> StepBatch:
 
 def planes(codec: str, kv_heads: int, head_dim: int) -> Any:
     shape = (kv_heads, head_dim)
-    state = PagedStateSpec("kv", 1, (StatePlane("key", shape), StatePlane("value", shape)))
+    of_tokens = StatePlane("key", shape), StatePlane("value", shape)
     spec = KVCodecSpec(codec, f"ninfer_core.state.codecs:{CODECS[codec]}")
-    store = StateStore((state,), spec, num_pages=8, max_sequences=1, max_context=64,
+    return view_of(PagedStateSpec("kv", 1, of_tokens), spec)
+
+
+def index_planes(dim: int, block: int) -> Any:
+    keys = StatePlane("index_key", (dim,), block)
+    unused = KVCodecSpec("bf16", "ninfer_core.state.codecs:Bf16Codec")
+    return view_of(PagedStateSpec("index", 1, (keys,), "float32"), unused)
+
+
+def view_of(state: PagedStateSpec, kv: KVCodecSpec) -> Any:
+    store = StateStore((state,), kv, num_pages=8, max_sequences=1, max_context=64,
                        max_verify_rows=1, device="meta")
-    return store.view("kv", 0)
+    return store.view(state.name, 0)
 
 
 def products(name: str, rows: int, depth: int, tokens: int) -> None:
@@ -149,10 +154,105 @@ def moe(wide: str, narrow: str, tokens: int) -> None:
     sizes = {"num_experts": 256, "top_k": 8}
     ids = empty(tokens, 8, dtype=torch.int32)
     weights = empty(tokens, 8, dtype=torch.float32)
-    bind("moe_route", sizes)(empty(tokens, 256), ids, weights)
+    bind("moe_route", sizes, bias=None)(empty(tokens, 256), ids, weights)
     banks = {"gate_up": weight(wide, 256 * 1024, 2048), "down": weight(narrow, 256 * 2048, 512)}
     x = empty(tokens, 2048)
     bind("moe_mlp", sizes, **banks)(x, ids, weights, empty(tokens, 2048))
+    common = {"shared_gate_up": weight("q8_g32_fp16", 1024, 2048),
+              "shared_down": weight("q8_g32_fp16", 2048, 512)}
+    mlp = bind("shared_moe_mlp", sizes, **banks, **common)
+    mlp(x, ids, weights, empty(tokens, 1), x, x)
+
+
+def sparse(codec: str, heads: int, kv_heads: int, head_dim: int, index_heads: int) -> None:
+    """One layer of Qwen3.8-Flash-Next, or with 32 heads of its indexer of GLM-5.3-Flash."""
+    is_latent, step, dim = index_heads == 32, batch(4), 128
+    layer, index = planes(codec, kv_heads, head_dim), index_planes(dim, 4)
+    if is_latent:
+        layer = evolve(layer, planes={"key": layer.planes["key"]})
+    tail = SlotPlanes(empty(9, 64, 2 * dim if is_latent else dim + 3, dtype=torch.float32),
+                      empty(9, 4, 0, dtype=torch.float32))
+    sizes = {"num_heads": index_heads, "head_dim": dim, "block": 4, "eps": 1e-6, "rotary_dim": 64,
+             "unit_offset": True, "budget": 512, "scale": dim**-0.5}
+    queries, keys, norm = empty(4, index_heads * dim), empty(4, dim), empty(dim)
+    if is_latent:
+        append = bind("softmax_index_append", sizes, "float32", planes=index, tail=tail,
+                      norm=norm, norm_bias=norm, position_bias=empty(4, dim))
+        append(keys, keys, step)
+        key = {"num_kv_heads": kv_heads, "head_dim": head_dim}
+        bind("key_append", key, codec, planes=layer)(empty(4, head_dim), step)
+        rule = {"num_heads": heads, "key_dim": 128, "value_dim": 128, "eps": 1e-6,
+                "lower_bound": -5.0}
+        width, state = heads * 128, (heads, 128, 128)
+        states = SlotPlanes(empty(9, *state, dtype=torch.float32),
+                            empty(9, 4, 3 * width + heads, dtype=torch.float32))
+        x, out = empty(4, width), empty(4, width)
+        gates = {"a_log": empty(heads, dtype=torch.float32), "dt_bias": empty(width)}
+        mix = bind("channel_delta_rule", rule, planes=states, **gates)
+        mix(x, x, x, x, empty(4, heads), step, out)
+        project = bind("head_projection", weight=empty(heads, head_dim, 256))
+        project(empty(4, heads * 256), empty(4, heads * head_dim))
+    else:
+        tables = {name: empty(4096, 32, dtype=torch.float32) for name in ("cos", "sin")}
+        append = bind("mean_index_append", sizes, "float32", planes=index, tail=tail,
+                      query_norm=norm, key_norm=norm, axes=empty(32, dtype=torch.int64), **tables)
+        append(queries, keys, step)
+    weights = empty(4, index_heads, dtype=torch.float32) if is_latent else None
+    blocks = empty(4, 512, dtype=torch.int32)
+    bind("index_select", sizes, "float32", planes=index)(queries, weights, step, blocks)
+    sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim, "block": 4,
+             "scale": 1 / 16}
+    q = empty(4, heads * head_dim)
+    bind("selected_attention", sizes, codec, planes=layer)(q, blocks, step, empty(*q.shape))
+
+
+def block_scaled() -> None:
+    """A gated matrix and one that adds to the stream, 1,024 tokens of a prompt."""
+    wide, narrow = (
+        weight("nvfp4", *shape, stored="fragments_m16_v1")
+        for shape in ((34816, 5120), (5120, 17408)))
+    x, hidden = empty(1024, 5120), empty(1024, 17408)
+    bind("swiglu", name="triton.swiglu_block_scaled", weight=wide)(x, hidden)
+    linear = bind("linear", name="triton.linear_block_scaled", weight=narrow, bias=None)
+    linear(hidden, x, x)
+
+
+def streams(count: int, width: int, tokens: int) -> None:
+    """Around a block of GLM-5.3-Flash, and its router."""
+    numbers = count * (count + 2)
+    sizes = {"num_streams": count, "iterations": 20, "eps": 1e-6, "norm_eps": 1e-5}
+    fp32 = {"dtype": torch.float32}
+    wide, row, mix = empty(tokens, count * width), empty(tokens, width), empty(tokens, 20, **fp32)
+    bind("linear", weight=weight("bf16", numbers, count * width), bias=None)(
+        wide, products := empty(tokens, numbers, **fp32))
+    read = bind("sinkhorn_read", sizes, base=empty(numbers, **fp32), scale=empty(3, **fp32))
+    read(products, wide, row, mix)
+    bind("sinkhorn_write", sizes)(row, mix, wide)
+    bind("stream_mean", sizes)(wide, row)
+    sizes = {"num_experts": 288, "top_k": 8, "scoring": "sigmoid", "scale": 2.5}
+    route = bind("moe_route", sizes, bias=empty(288, **fp32))
+    route(empty(tokens, 288, **fp32), empty(tokens, 8, dtype=torch.int32), empty(tokens, 8, **fp32))
+
+
+def gated_streams(count: int, width: int, rank: int, tokens: int) -> None:
+    """Around a block of Qwen3.8-Flash-Next, and its n-grams."""
+    wide, row, step = empty(tokens, count * width), empty(tokens, width), batch(tokens)
+    sizes = {"num_streams": count, "groups": count, "eps": 1e-6, "unit_offset": True, "scale": 0.25}
+    bind("grouped_rmsnorm", sizes, weight=empty(count * width))(wide, empty(*wide.shape))
+    bind("scaled_silu", sizes)(low := empty(tokens, rank), low)
+    bind("stream_read", sizes)(wide, wide, row)
+    bind("stream_add", sizes)(row, empty(tokens, count), wide)
+    bind("signed_sqrt_gate", sizes)(wide, wide, row, wide)
+    window = SlotPlanes(empty(9, 2, dtype=torch.int64), empty(9, 4, dtype=torch.int64))
+    constants = {"multipliers": 3, "moduli": 16, "offsets": 16}
+    hash = bind(
+        "ngram_rows", {"ngram_size": 3, "heads_per_ngram": 8, "eos": 248_044}, window=window,
+        **{name: empty(size, dtype=torch.int64) for name, size in constants.items()})
+    hash(step, empty(tokens, 16, dtype=torch.int64))
+    tails = SlotPlanes(empty(9, 9, count * width, dtype=torch.float32),
+                       empty(9, 4, count * width, dtype=torch.float32))
+    convolve = bind("causal_conv1d", {"dilation": 3}, weight=empty(4, count * width), planes=tails)
+    convolve(wide, step, empty(*wide.shape))
 
 
 FORMATS = [name for name in STORED if name not in ("fp32", "q4_1_g32_fp16")]
@@ -163,6 +263,7 @@ CASES: dict[str, Callable[[], None]] = {
     "smollm2-head": lambda: head("q8_g32_fp16", 49152, 576),
     "smollm2-attention": lambda: attention("bf16", 9, 3, 64, 64, 1),
     "rows-5120": lambda: rows(5120),
+    "nvfp4-block-scaled": block_scaled,
     **{f"slots-{tokens}": partial(slots, 16, 48, 128, tokens) for tokens in (1, 512)},
     **{f"moe-{wide}-{tokens}": partial(moe, wide, narrow, tokens)
        for wide, narrow in (("nvfp4", "nvfp4"), ("q4_g64_fp16", "q5_g64_fp16"))
@@ -170,49 +271,23 @@ CASES: dict[str, Callable[[], None]] = {
     **{f"{name}-{tokens}": partial(products, name, 34816, 5120, tokens)
        for name in FORMATS for tokens in (1, 32, 512)},
     **{f"{name}-narrow": partial(products, name, 5120, 6144, 1) for name in FORMATS},
+    **{f"sparse-{codec}": partial(sparse, codec, 24, 2, 256, 4) for codec in CODECS},
+    **{f"streams-{tokens}": partial(streams, 4, 4096, tokens) for tokens in (1, 512)},
+    **{f"gated-streams-{tokens}": partial(gated_streams, 4, 2560, 320, tokens)
+       for tokens in (1, 512)},
+    **{f"latent-{codec}": partial(sparse, codec, 64, 1, 512, 32) for codec in CODECS},
     **{f"attention-{codec}-{tokens}": partial(attention, codec, 24, 4, 256, 64, tokens)
        for codec in CODECS for tokens in (1, 512)},
 }
 
 
-def facts(kernel: Any) -> dict[str, Any]:
-    waits = "griddepcontrol.wait" in kernel.asm["ptx"]
-    assert waits or not kernel.metadata.launch_pdl, f"{kernel.name} begins early and never waits"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        tool = triton.knobs.nvidia.cuobjdump.path
-        text = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True,
-                              text=True, check=True).stdout
-    found = {key: int(value) for key, value in re.findall(r"(REG|STACK|SHARED):(\d+)", text)}
-    kinds = sorted(set(re.findall(r"(?:mma\.sync|wgmma\.mma_async)[.\w:]*", kernel.asm["ptx"])))
-    return {"kernel": kernel.name, "registers": found["REG"], "spills": found["STACK"],
-            "shared": kernel.metadata.shared + found["SHARED"],
-            "warps": kernel.metadata.num_warps, "instructions": kinds}
-
-
 def main(capability: int, names: list[str]) -> None:
-    target = GPUTarget("cuda", capability, 32)
-    driver = mock.Mock()
-    driver.get_current_target.return_value = target
-    driver.get_current_device.return_value = 0
-    driver.get_current_stream.return_value = 0
-    triton.runtime.driver.set_active(driver)
-    compiled: dict[str, Any] = {}
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        kernel = original(self, *args, grid=grid, warmup=True, **options)
-        compiled[kernel.hash] = kernel
-        return kernel
-
-    original, JITFunction.run = JITFunction.run, compile_only
-    stored.num_processors = lambda device: PROCESSORS[capability]
-    stored.capability = cache.capability = lambda device: capability
-    for name in names or CASES:
-        compiled.clear()
-        CASES[name]()
-        for kernel in compiled.values():
-            print(json.dumps({"case": name, **facts(kernel)}), flush=True)
+    with compiling_for(capability) as compiled:
+        for name in names or CASES:
+            compiled.clear()
+            CASES[name]()
+            for kernel in compiled.values():
+                print(json.dumps({"case": name, **asdict(facts_of(kernel))}), flush=True)
 
 
 if __name__ == "__main__":

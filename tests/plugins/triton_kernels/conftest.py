@@ -22,11 +22,12 @@ from ninfer_core.plugin_host.builtin import (
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
 from ninfer_pack_smollm2.plugin import FORMAT, LAYOUT
 from ninfer_triton_kernels.plugin import ninfer_kernels
+from ninfer_triton_kernels.plugin import ninfer_weight_layouts as own_layouts
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KERNELS = {spec.name: spec for spec in ninfer_kernels()}
 SPECS = {spec.name: spec for spec in [*ninfer_weight_formats(), FORMAT]}
-LAYOUTS = {spec.name: spec for spec in [*ninfer_weight_layouts(), LAYOUT]}
+LAYOUTS = {spec.name: spec for spec in [*ninfer_weight_layouts(), *own_layouts(), LAYOUT]}
 DEFAULT_LAYOUTS = {
     "fp32": "contiguous_le_v1", "bf16": "contiguous_le_v1", "q4_g64_fp16": "row_split_k128_v1",
     "q5_g64_fp16": "row_split_k128_v1", "q6_g64_fp16": "row_split_k128_v1",
@@ -111,8 +112,11 @@ def bind():
     return bind
 
 
-def _batch(*rows: tuple[int, ...], pages: int = 0, seed: int = 5) -> StepBatch:
-    """Rows of (first position, tokens), each with pages of its own in a shuffled order."""
+def _batch(
+    *rows: tuple[int, ...], pages: int = 0, seed: int = 5, tables: list[list[int]] | None = None,
+) -> StepBatch:
+    """Rows of (first position, tokens), each with pages of its own in a shuffled order, or with
+    those of ``tables``."""
     counts = [-(-(begin + count) // PAGE_TOKENS) for begin, count in rows]
     sizes = {"max_tokens": sum(row[1] for row in rows) + 3, "max_rows": len(rows) + 1}
     batch = StepBatch.allocate(**sizes, max_pages=pages or max(counts), max_logits=1)
@@ -127,6 +131,8 @@ def _batch(*rows: tuple[int, ...], pages: int = 0, seed: int = 5) -> StepBatch:
         batch.row_start[index + 1], batch.context_len[index] = batch.num_tokens, begin
         batch.page_table[index, : counts[index]] = order[: counts[index]].int()
         order = order[counts[index] :]
+        if tables:
+            batch.page_table[index, : len(tables[index])] = torch.tensor(tables[index]).int()
     return _moved(batch)
 
 

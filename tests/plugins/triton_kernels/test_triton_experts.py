@@ -18,7 +18,7 @@ BANKS = {
 
 @pytest.mark.parametrize("num_experts, top_k", [(6, 3), (256, 8)])
 def test_moe_route(num_experts, top_k, bind, randn, device):
-    route, reference = bind("moe_route", {"num_experts": num_experts, "top_k": top_k})
+    route, reference = bind("moe_route", {"num_experts": num_experts, "top_k": top_k}, bias=None)
     logits = randn(3, num_experts + 5)[:, :num_experts]
     logits[0, 4] = logits[0, 2] = logits.max()  # a tie
     logits[1] = -logits[1].abs()
@@ -31,8 +31,24 @@ def test_moe_route(num_experts, top_k, bind, randn, device):
     require_close(weights[0], weights[1], "shares", "fp32")
 
 
-def test_experts_differ_whatever_the_logits(bind, device):
-    route, _ = bind("moe_route", {"num_experts": 7, "top_k": 5})
+@pytest.mark.parametrize("num_experts, top_k", [(6, 3), (288, 8)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_moe_route_by_sigmoids(num_experts, top_k, biased, bind, randn, device):
+    bias = randn(num_experts, seed=2).float() / 4 if biased else None
+    sizes = {"num_experts": num_experts, "top_k": top_k, "scoring": "sigmoid", "scale": 2.5}
+    route, reference = bind("moe_route", sizes, bias=bias)
+    logits = 2 * randn(3, num_experts + 5)[:, :num_experts].float()
+    ids = torch.full((2, 3, top_k), -1, dtype=torch.int32, device=device)
+    weights = torch.full((2, 3, top_k), torch.nan, device=device)
+    route(logits, ids[0], weights[0])
+    reference(logits, ids[1], weights[1])
+    assert torch.equal(ids[0], ids[1])
+    require_close(weights[0], weights[1], "shares", "fp32")
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+def test_experts_differ_whatever_the_logits(scoring, bind, device):
+    route, _ = bind("moe_route", {"num_experts": 7, "top_k": 5, "scoring": scoring}, bias=None)
     logits = torch.full((3, 7), torch.nan, dtype=torch.bfloat16, device=device)
     logits[1], logits[2] = float("-inf"), 0.0
     logits[2, 3] = torch.nan
@@ -85,3 +101,44 @@ def test_company_changes_no_bit(experts, randn, poisoned, device):
     together = mlp(x, ids, shares, poisoned(5, 96))
     alone = mlp(x[3:4], ids[3:4], shares[3:4], poisoned(1, 96))
     assert torch.equal(together[3:4], alone)
+
+
+@pytest.mark.parametrize("name, common", [("q5_g64_fp16", "q8_g32_fp16"), ("nvfp4", "bf16")])
+@pytest.mark.parametrize("count", [3, 10])
+def test_shared_moe_mlp(name, common, count, bind, make_weight, randn, poisoned, device):
+    """With and without a score; as many tokens as one instruction takes, and more; narrower and
+    wider than the routed experts."""
+    wide, narrow = BANKS[name]
+    inner = 16 * (count - 1) // 2 * 2
+    weights = {
+        "gate_up": make_weight(name, *wide), "down": make_weight(name, *narrow, seed=4),
+        "shared_gate_up": make_weight(common, 2 * inner, 96, seed=5),
+        "shared_down": make_weight(common, 96, inner, seed=6),
+    }
+    mlp, reference = bind("shared_moe_mlp", SIZES, max_tokens=count, **weights)
+    x, rest = randn(count, 100, scale=0.3)[:, :96], randn(count, 96, seed=8)
+    (ids, shares), score = choices(count, device), randn(count, 5, seed=9)[:, 4:]
+    for given in (score, None):
+        expected = reference(x, ids, shares, given, poisoned(count, 96), rest).double()
+        stream = rest.clone()
+        actual = mlp(x, ids, shares, given, stream, stream).double()
+        assert (actual - expected).norm() / expected.norm() < 1e-2
+    alone = mlp(x[1:2], ids[1:2], shares[1:2], None, poisoned(1, 96), rest[1:2])
+    assert torch.equal(alone.double(), actual[1:2])
+
+
+def test_shared_moe_mlp_of_many_tokens(bind, make_weight, randn, poisoned, device, monkeypatch):
+    for module in ("experts", "matrices"):
+        monkeypatch.setattr(f"ninfer_triton_kernels.bindings.{module}.FEW_TOKENS", 4)
+    wide, narrow = BANKS["q4_g64_fp16"]
+    weights = {
+        "gate_up": make_weight("q4_g64_fp16", *wide),
+        "down": make_weight("q4_g64_fp16", *narrow, seed=4),
+        "shared_gate_up": make_weight("q8_g32_fp16", 64, 96, seed=5),
+        "shared_down": make_weight("q8_g32_fp16", 96, 32, seed=6),
+    }
+    mlp, reference = bind("shared_moe_mlp", SIZES, max_tokens=9, **weights)
+    x, (ids, shares), score = randn(9, 96, scale=0.3), choices(9, device), randn(9, 1, seed=9)
+    expected = reference(x, ids, shares, score, poisoned(9, 96)).double()
+    actual = mlp(x, ids, shares, score, poisoned(9, 96)).double()
+    assert (actual - expected).norm() / expected.norm() < 1e-2

@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from attrs import evolve
+
+from ninfer_triton_kernels.bindings.host import gaps
 
 FORMATS = (
     "bf16", "fp32", "q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16",
@@ -74,6 +77,24 @@ def test_company_changes_no_bit(name, make_weight, bind, randn, poisoned):
         assert torch.equal(alone, together[rows])
 
 
+def test_products_of_one_input_overlap(make_weight, bind, randn, poisoned, device):
+    """A norm writes the input, and two of three products do not wait for it themselves."""
+    names = "q4_g64_fp16", "q5_g64_fp16", "bf16"
+    products = [bind("linear", weight=make_weight(name, 64, 128), bias=None)[0] for name in names]
+    overlapped = [
+        product.among(leads=place < 2, follows=place > 0) for place, product in enumerate(products)
+    ]
+    norm, _ = bind("rmsnorm", {"eps": 1e-5, "unit_offset": False}, weight=randn(128))
+    x = poisoned(3, 128)
+    for seed in range(300 if device == "cuda" else 2):
+        before, results = randn(3, 128, seed=seed), [poisoned(3, 64) for _ in names]
+        norm(before, x)
+        for product, out in zip(overlapped, results, strict=True):
+            product(x, out)
+        for product, out in zip(products, results, strict=True):
+            assert torch.equal(product(x, poisoned(3, 64)), out)
+
+
 @pytest.mark.parametrize("layout, shape", [
     ("block_scale_k16_m128x4_v1", (128, 128)), ("block_scale_k16_plain_v1", (32, 48)),
 ])
@@ -93,3 +114,19 @@ def test_embedding(name, make_weight, bind, device, poisoned):
     out = poisoned(3, 100).float()
     assert torch.equal(embedding(ids, out[:, :96]), expected)
     assert out[:, 96:].isnan().all()
+
+
+@pytest.mark.parametrize(("known", "left"), [
+    ([], [(4, 9)]), ([(0, 4), (9, 12)], [(4, 9)]), ([(0, 20)], []), ([(5, 6)], [(4, 5), (6, 9)]),
+    ([(8, 20), (3, 5)], [(5, 8)]), ([(4, 6), (6, 9)], []),
+])
+def test_a_page_is_locked_once(known, left):
+    assert gaps(4, 9, known) == left
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8_e4m3fn_row_bf16", "q8_g32_fp16"])
+def test_rows_of_a_table_in_host_memory(name, make_weight, bind, device, poisoned):
+    weight, ids = make_weight(name, 40, 96), torch.tensor([39, 0, 7], device=device)
+    on_host = evolve(weight, planes={part: each.cpu() for part, each in weight.planes.items()})
+    embedding, _ = bind("embedding", weight=on_host)
+    assert torch.equal(embedding(ids, poisoned(3, 96).float()), weight.dense()[ids])

@@ -11,6 +11,7 @@ from attrs import evolve
 
 from ninfer_conformance.subject import find_subject
 from ninfer_core.artifact.container import open_artifact
+from ninfer_core.artifact.relay import relays
 from ninfer_core.artifact.store import load_weights
 from ninfer_core.engine.build import build_model
 from ninfer_core.ops.binder import Binder
@@ -19,7 +20,7 @@ from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.store import StateStore
 from ninfer_fixtures.tiny import TinyModel
 
-PACKS = ("smollm2", "qwen_dense", "qwen_moe")
+PACKS = ("smollm2", "qwen_dense", "qwen_moe", "flash_next", "glm")
 MODULES = tuple(f"ninfer_{name}.plugin" for name in
                 ("triton_kernels", *(f"pack_{pack}" for pack in PACKS)))
 STEPS = (
@@ -55,10 +56,14 @@ def run(report, tmp_path_factory):
         tiny = TinyModel(subject.model, pack.parameters(config), registry)
         path = tmp_path_factory.mktemp(name) / "m.ninfer"
         tiny.write(path, tiny.random_values("q8_g32_fp16"), format="q8_g32_fp16")
+        artifact = open_artifact(path)
+        layouts = {name: each.spec for name, each in registry.layouts.items()}
+        wanted = {"q8_g32_fp16": "fragments_m16_v1"} if triton else {}
+        relay = relays(artifact, pack.parameters(config), wanted, layouts)
+        assert bool(relay) == triton
         weights = load_weights(
-            open_artifact(path), device=device,
-            formats={name: each.spec for name, each in registry.formats.items()},
-            layouts={name: each.spec for name, each in registry.layouts.items()})
+            artifact, device=device, layouts=layouts, relay=relay,
+            formats={name: each.spec for name, each in registry.formats.items()})
         store = StateStore(
             pack.states(config), registry.kv_codecs["bf16"].spec, num_pages=4, max_sequences=2,
             max_context=128, max_verify_rows=3, device=device)
@@ -81,6 +86,7 @@ def run(report, tmp_path_factory):
             logits.append(model.forward(batches.fill([row])).clone())
             if step == 1:
                 model.forward(batches.pad(2, 1))  # as graphs are captured: it changes nothing
+                model.forward(batches.pad(1, 20, certain=True))
             state.replay = 0 if certain else accepted
             frontier += count if certain else accepted
         return torch.cat(logits).double(), names

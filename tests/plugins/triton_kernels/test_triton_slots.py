@@ -46,12 +46,14 @@ def batch(slot_batch, device):
     return moved(slot_batch(*ROWS), device)
 
 
-def test_causal_conv1d(batch, planes, bind, randn, poisoned):
-    width, count = 40, batch.num_tokens
-    both = [planes((3, width), (width,)) for _ in range(2)]
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_causal_conv1d(dilation, batch, planes, bind, randn, poisoned):
+    width, count, sizes = 40, batch.num_tokens, {"dilation": dilation}
+    both = [planes((3 * dilation, width), (width,)) for _ in range(2)]
     weight, x = randn(4, width, seed=3), randn(count, width + 8)[:, :width]
     outs = [
-        bind("causal_conv1d", weight=weight, planes=each)[which](x, batch, poisoned(count, width))
+        bind("causal_conv1d", sizes, weight=weight, planes=each)[which](
+            x, batch, poisoned(count, width))
         for which, each in enumerate(both)
     ]
     require_close(outs[0], outs[1], "convolved", "bf16")

@@ -17,7 +17,7 @@ KINDS = ("bf16", "fp32", "fp8", "fp8_g128", "q4_g64", "q5_g64", "q6_g64", "q8_g3
 def is_legal(tile: Tile) -> bool:
     powers = all(n >= 1 and n & (n - 1) == 0 for n in (tile.rows, tile.warps, tile.blocks))
     return powers and 16 <= tile.rows <= 128 and tile.warps <= 8 and 1 <= tile.splits <= 12 and (
-        2 <= tile.stages <= 4)
+        1 <= tile.stages <= 8)
 
 
 @pytest.mark.parametrize("capability", TABLE)
@@ -40,3 +40,11 @@ def test_any_shape_has_a_legal_tile(kind, rows, depth, processors, capability):
     tile = choose_tile(kind, rows, depth, processors, capability)
     assert is_legal(tile)
     assert tile == choose_tile(kind, rows, depth, processors, capability)
+
+
+@given(kind=st.sampled_from(KINDS), rows=st.integers(1, 300_000), depth=st.integers(1, 32_768),
+       tokens=st.sampled_from([1, 8, 9, 16, 32]))
+def test_more_tokens_keep_the_order_of_sums(kind, rows, depth, tokens):
+    tile = choose_tile(kind, rows, depth, 132, 90)
+    more = tile.for_tokens(tokens)
+    assert is_legal(more) and (more.batch, more.splits) == (tile.batch, tile.splits)

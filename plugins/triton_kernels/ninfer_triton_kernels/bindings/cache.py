@@ -17,11 +17,12 @@ from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import attention
 from ninfer_triton_kernels.kernels.rope import rope_kv_append as rope_kernel
 
-KEYS, RUN_STAGES, RUN_WARPS = 32, 2, 4
-"""Of a program over a run of the context: tokens at once, loads in flight, warps."""
+RUN_STAGES, RUN_WARPS = 2, 4
+"""Of a program over a run of the context: loads in flight, warps."""
 
-MERGED_RUNS = 16
-"""Runs that are merged at once; the same for all tokens, so that all sums have one order."""
+MERGED_RUNS, MERGED_WIDTH = 64, 64
+"""Runs that are merged at once, and components of a head; the same for all tokens, so that all sums
+have one order."""
 
 ROW_TOKENS = 16
 """Most tokens of a decode row; steps of longer rows read prompts."""
@@ -37,6 +38,12 @@ def num_runs(num_pages: int) -> int:
         return attention.FINE_RUNS.value - (fine - num_pages) // attention.MEDIUM.value
     runs = attention.FINE_RUNS.value + attention.MEDIUM_RUNS.value
     return runs - (fine + medium - num_pages) // attention.COARSE.value
+
+
+def _run_keys(codec: str, capability: int) -> int:
+    """Tokens of the context at once of a program over a run: what its registers hold (codes of
+    ``int8`` are decoded there), and several programs' shared memory."""
+    return 32 if codec == "int8" or (codec == "bf16" and capability >= 120) else 64
 
 
 def _prefill_tile(capability: int) -> tuple[int, int, int]:
@@ -56,6 +63,11 @@ class _Planes:
             tensors += [codes, stored.get("scales", codes)]
         self.tensors = tuple(tensors)
         self.strides = tuple(tensor.stride(0) for tensor in tensors)
+        keys, key_scales, values, value_scales = tensors
+        if values.dtype == torch.float8_e4m3fn:
+            values = values.view(torch.int16)
+        self.pairs = keys, key_scales, values, value_scales
+        """As ``tensors``, E4M3 codes of values two at a time."""
 
 
 def bind_rope_kv_append(
@@ -97,14 +109,14 @@ def bind_paged_attention(
         sums = shared("attention_sums", count * width, torch.float32, q.device)
         tops = shared("attention_tops", 2 * count, torch.float32, q.device)
         attention.attend_run[num_tokens, kv_heads, runs](
-            q, q.stride(0), sums, tops, *stored.tensors, *stored.strides, batch.positions,
+            q, q.stride(0), sums, tops, *stored.pairs, *stored.strides, batch.positions,
             batch.token_row, table, table.stride(0), heads, kv_heads, width, scale, runs, *kinds,
-            power(group), KEYS, block, RUN_STAGES, num_warps=RUN_WARPS,
-            **OVERLAPPED,
+            power(group), _run_keys(codec, capability(q.device)), block, RUN_STAGES,
+            num_warps=RUN_WARPS, **OVERLAPPED,
         )
-        attention.merge_runs[num_tokens, heads](
-            sums, tops, batch.positions, out, out.stride(0), heads, width, runs, MERGED_RUNS, block,
-            num_warps=4, **OVERLAPPED,
+        attention.merge_runs[num_tokens, heads, -(-width // MERGED_WIDTH)](
+            sums, tops, batch.positions, out, out.stride(0), heads, width, runs, MERGED_RUNS,
+            MERGED_WIDTH, num_warps=4, **OVERLAPPED,
         )
 
     def prefill(q: Tensor, batch: StepBatch, out: Tensor) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from math import inf
 
 import torch
 import triton
 
+from ninfer_core.api import KernelRequest
 from ninfer_triton_kernels.kernels.products import INTERPRETED
 
 IS_INTERPRETED = bool(INTERPRETED.value)
@@ -18,6 +20,11 @@ OVERLAPPED: dict[str, bool] = {} if IS_INTERPRETED else {"launch_pdl": True}
 def power(count: int, least: int = 16) -> int:
     """The power of two that is not below ``count`` and ``least``."""
     return max(least, triton.next_power_of_2(count))
+
+
+def limit_of(request: KernelRequest) -> float:
+    """Of gated products; infinite if there is none."""
+    return request.sizes.get("limit") or inf
 
 
 @cache

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from attrs import evolve, frozen
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
-from ninfer_triton_kernels.bindings.launching import OVERLAPPED
+from ninfer_triton_kernels.bindings.launching import OVERLAPPED, limit_of
 from ninfer_triton_kernels.bindings.shared import shared
-from ninfer_triton_kernels.bindings.stored import stored_matrix
+from ninfer_triton_kernels.bindings.stored import (
+    ALONE,
+    DenseMatrix,
+    Place,
+    TiledMatrix,
+    stored_matrix,
+)
 from ninfer_triton_kernels.kernels.rows import gated_product
 
 FEW_TOKENS = 128
@@ -22,35 +29,46 @@ sixteen tokens. More go through the library's product of bf16 matrices."""
 def bind_linear(
     request: KernelRequest, weight: Weight, bias: Tensor | None
 ) -> Callable[..., Tensor]:
-    matrix = stored_matrix(weight)
+    return _Linear(stored_matrix(weight), bias)
 
-    def linear(x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
+
+@frozen(eq=False)
+class _Linear:
+    matrix: DenseMatrix | TiledMatrix
+    bias: Tensor | None
+    place: Place = ALONE
+
+    def among(self, *, leads: bool, follows: bool) -> _Linear:
+        """The same product, for calls right before and right after others of the same input."""
+        return evolve(self, place=Place(leads, follows))
+
+    def __call__(self, x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
+        matrix = self.matrix
         if x.shape[0] <= FEW_TOKENS or not matrix.wide or out.dtype != torch.bfloat16:
-            matrix.multiply(x, out, bias, residual)
+            matrix.multiply(x, out, self.bias, residual, place=self.place)
             return out
         transposed = matrix.unpack().T
         if residual is not None:
             torch.addmm(residual, x, transposed, out=out)
         else:
             torch.mm(x, transposed, out=out)
-        return out if bias is None else out.add_(bias)
-
-    return linear
+        return out if self.bias is None else out.add_(self.bias)
 
 
 def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
     matrix, width = stored_matrix(weight), weight.info.shape[0] // 2
+    limit = limit_of(request)
 
     def swiglu(x: Tensor, out: Tensor) -> Tensor:
         num_tokens = x.shape[0]
         if num_tokens <= FEW_TOKENS or not matrix.wide:
-            matrix.multiply(x, out, None, None, gated=True)
+            matrix.multiply(x, out, None, None, gated=limit)
             return out
         memory = shared("gates", 2 * width * request.max_tokens, torch.bfloat16, x.device)
         both = memory[: 2 * width * num_tokens].view(num_tokens, 2 * width)
         torch.mm(x, matrix.unpack().T, out=both)
         gated_product[num_tokens, -(-width // 1024)](
-            both, out, both.stride(0), out.stride(0), width, 1024, **OVERLAPPED
+            both, out, both.stride(0), out.stride(0), width, limit, 1024, **OVERLAPPED
         )
         return out
 

@@ -17,6 +17,9 @@ from ninfer_triton_kernels.kernels import convolution, delta_blocks, delta_rule
 VALUE_COLUMNS, VALUE_WARPS = 16, 1
 """Of one program: one warp, whose sums over the keys need no shared memory."""
 
+ROW_TOKENS = 16
+"""Most tokens of a decode row; steps of longer rows read prompts."""
+
 PREPARE_WARPS = 2
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 4
 """Of programs that go by blocks; see `kernels.delta_blocks` before changing them."""
@@ -33,7 +36,8 @@ def bind_causal_conv1d(
     taps, width = weight.shape
     committed, record = planes.committed, planes.record
     block = min(power(width), 512 if IS_INTERPRETED else CONVOLVED_CHANNELS)
-    most = power(taps - 1, CONVOLVED_TOKENS)
+    dilation = request.sizes.get("dilation", 1)
+    most = power((taps - 1) * dilation, CONVOLVED_TOKENS)
 
     def causal_conv1d(x: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
         tokens = min(most, power(x.shape[0], 1))
@@ -41,7 +45,7 @@ def bind_causal_conv1d(
         convolution.causal_conv1d[grid](
             x, out, weight, committed, record, batch.row_start, batch.slots, batch.replay,
             batch.certain, width, x.stride(0), out.stride(0), committed.stride(0),
-            record.stride(0), taps, tokens, block, num_warps=4, **OVERLAPPED,
+            record.stride(0), taps, dilation, tokens, block, num_warps=4, **OVERLAPPED,
         )
         return out
 
@@ -65,13 +69,13 @@ def bind_gated_delta_rule(
 def bind_gated_delta_rule_blocks(
     request: KernelRequest, planes: SlotPlanes, a_log: Tensor, dt_bias: Tensor
 ) -> Rule:
-    """Whole blocks of tokens that are certain go as blocks, all others one by one."""
+    """Whole blocks of tokens of prompts go as blocks, all others one by one."""
     rule = _DeltaRule(request, planes, a_log, dt_bias)
 
     def gated_delta_rule(
         q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, batch: StepBatch, out: Tensor
     ) -> Tensor:
-        if q.shape[0] < delta_rule.BLOCK.value:
+        if q.shape[0] < max(delta_rule.BLOCK.value, ROW_TOKENS * batch.num_rows):
             rule.by_token(delta_rule.ALL.value, q, k, v, a, b, batch, out)
             return out
         rule.by_token(delta_rule.BEFORE.value, q, k, v, a, b, batch, out)

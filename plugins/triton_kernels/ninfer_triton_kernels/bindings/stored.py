@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from attrs import frozen
@@ -19,13 +18,7 @@ from ninfer_triton_kernels.bindings.launching import (
     num_processors,
 )
 from ninfer_triton_kernels.bindings.shared import shared
-from ninfer_triton_kernels.fragments import (
-    Fragments,
-    affine_fragments,
-    e4m3_fragments,
-    in_runs,
-    nvfp4_fragments,
-)
+from ninfer_triton_kernels.fragments import Fragments, fragments_of
 from ninfer_triton_kernels.kernels.dense import dense_linear
 from ninfer_triton_kernels.kernels.tiled import tiled_linear
 from ninfer_triton_kernels.kernels.unpack import unpack_fragments
@@ -41,6 +34,19 @@ E4M3_GROUPS = {"fp8_e4m3fn_row_bf16": 0, "fp8_e4m3fn_g128_fp32": 128}
 """Columns that share a scale; 0 for whole rows."""
 
 
+class Place(NamedTuple):
+    """Of a product among others of the same input that are called right after one another.
+
+    :ivar leads: whether another comes after it. :ivar follows: whether one came before.
+    """
+
+    leads: bool
+    follows: bool
+
+
+ALONE = Place(False, False)
+
+
 class Matrix(Protocol):
     """A weight ``[N, K]``.
 
@@ -51,10 +57,11 @@ class Matrix(Protocol):
 
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: bool = False,
+        *, gated: float = 0.0, place: Place = ALONE,
     ) -> None:
         """``out = x W^T + bias + residual``, or with ``gated`` silu of the upper half's product
-        times the lower half's; any number of rows, the bits of each the same for every number."""
+        times the lower half's, both limited to ``gated``; any number of rows, the bits of
+        each the same for every number."""
         ...
 
     def unpack(self) -> Tensor:
@@ -64,20 +71,19 @@ class Matrix(Protocol):
 
 def stored_matrix(weight: Weight) -> DenseMatrix | TiledMatrix:
     """Describe a weight, a bank of matrices as the rows of one; what has 8 bits or less is laid out
-    anew, bit for bit."""
+    anew unless it was stored or loaded so."""
     name, structure = weight.info.format.name, weight.info.format.structure
     *bank, depth = weight.info.shape
     shape, kind = (prod(bank), depth), stored_kind(weight.info)
     tile = _tile(kind, shape, next(iter(weight.planes.values())).device)
     if structure is not None:
         offset = 1 << structure.bits - 1 if structure.signed else 0
-        fragments = in_runs(weight, partial(affine_fragments, structure=structure))
+        fragments = fragments_of(weight)
         return TiledMatrix(shape, fragments, structure.bits, offset, structure.group, tile)
     if name == "nvfp4":
-        return TiledMatrix(shape, in_runs(weight, nvfp4_fragments), 4, 0, 16, tile)
+        return TiledMatrix(shape, fragments_of(weight), 4, 0, 16, tile)
     if name in E4M3_GROUPS:
-        fragments = in_runs(weight, e4m3_fragments)
-        return TiledMatrix(shape, fragments, 8, 0, E4M3_GROUPS[name], tile)
+        return TiledMatrix(shape, fragments_of(weight), 8, 0, E4M3_GROUPS[name], tile)
     parts = weight.layout.unpack(name, weight.info.shape, weight.planes)
     return DenseMatrix(shape, parts["codes"].contiguous().view(shape), tile)
 
@@ -98,14 +104,17 @@ def _tile(kind: str, shape: tuple[int, ...], device: torch.device) -> Tile:
     return choose_tile(kind, rows, depth, num_processors(device), capability(device))
 
 
+def _tokens(x: Tensor) -> int:
+    return next((n for n in TOKENS if x.shape[0] <= n), TOKENS[-1])
+
+
 class _Launch:
     """How a product of some rows of activations is launched: what both kinds of matrices share."""
 
     def __init__(
-        self, tile: Tile, rows: int, x: Tensor, residual: Tensor | None, out: Tensor, gated: bool
+        self, tile: Tile, rows: int, x: Tensor, residual: Tensor | None, out: Tensor, gated: float
     ) -> None:
-        device, splits = x.device, tile.splits
-        self.tokens = next((n for n in TOKENS if x.shape[0] <= n), TOKENS[-1])
+        device, splits, self.tokens = x.device, tile.splits, _tokens(x)
         self.height = max(tile.rows, 32) if gated else tile.rows
         self.width = rows // 2 if gated else rows
         self.grid = -(-rows // self.height), -(-x.shape[0] // self.tokens), splits
@@ -131,7 +140,7 @@ class DenseMatrix:
 
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: bool = False,
+        *, gated: float = 0.0, place: Place = ALONE,
     ) -> None:
         (rows, depth), tile = self.shape, self.tile
         launch = _Launch(tile, rows, x, residual, out, gated)
@@ -139,8 +148,8 @@ class DenseMatrix:
             x, self.codes, _or(bias, x), _or(residual, x), out, launch.parts, launch.arrivals,
             x.shape[0], launch.width, depth, *launch.strides, gated, bias is not None,
             residual is not None, rows % (launch.height * (2 if gated else 1)) == 0,
-            depth % (tile.batch * DENSE_COLUMNS) == 0, launch.tokens, launch.height, DENSE_COLUMNS,
-            tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
+            depth % (tile.batch * DENSE_COLUMNS) == 0, *place, launch.tokens, launch.height,
+            DENSE_COLUMNS, tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
             **OVERLAPPED,
         )
 
@@ -167,16 +176,17 @@ class TiledMatrix:
 
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: bool = False,
+        *, gated: float = 0.0, place: Place = ALONE,
     ) -> None:
-        (rows, depth), tile, stored = self.shape, self.tile, self.stored
+        (rows, depth), stored = self.shape, self.stored
+        tile = self.tile.for_tokens(_tokens(x))
         launch = _Launch(tile, rows, x, residual, out, gated)
         tiled_linear[launch.grid](
             x, stored.codes, _or(stored.high, x), stored.scales, _or(stored.minimums, x),
             _or(stored.divisor, x), _or(bias, x), _or(residual, x), out, launch.parts,
-            launch.arrivals, x.shape[0], launch.width, depth, *launch.strides, self.bits,
+            launch.arrivals, x.shape[0], launch.width, *launch.strides, depth, self.bits,
             self.offset, self.group, stored.minimums is not None, gated, bias is not None,
-            residual is not None, depth % (tile.batch * self.block) == 0, launch.tokens,
+            residual is not None, depth % self.block == 0, *place, launch.tokens,
             launch.height, tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
             **OVERLAPPED,
         )

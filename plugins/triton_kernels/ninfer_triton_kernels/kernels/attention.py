@@ -5,7 +5,17 @@ import triton.language as tl
 
 from ninfer_triton_kernels.kernels.cache import PAGE, as_operand, load_block
 from ninfer_triton_kernels.kernels.overlap import release, wait
-from ninfer_triton_kernels.kernels.products import multiply
+from ninfer_triton_kernels.kernels.products import INTERPRETED, multiply
+
+SPLIT_ASSEMBLY = tl.constexpr("""{
+.reg .b32 t;
+.reg .b16 lo, hi;
+prmt.b32 t, $2, 0, 0x3120;
+mov.b32 {lo, hi}, t;
+cvt.rn.f16x2.e4m3x2 $0, lo;
+cvt.rn.f16x2.e4m3x2 $1, hi;
+}""")
+"""Bytes 0 and 2 of a register, and bytes 1 and 3."""
 
 FINE = tl.constexpr(1)
 """Pages of a run in the first 2,048 tokens of a context: ``FINE_RUNS`` of them."""
@@ -13,7 +23,7 @@ FINE_RUNS = tl.constexpr(32)
 MEDIUM = tl.constexpr(4)
 """Pages of a run behind them, up to 32,768 tokens."""
 MEDIUM_RUNS = tl.constexpr(120)
-COARSE = tl.constexpr(32)
+COARSE = tl.constexpr(16)
 """Pages of the others."""
 
 
@@ -80,6 +90,56 @@ def attend_block(
 
 
 @triton.jit
+def split_pairs(pairs):
+    """E4M3 codes of two neighbours each, as 16 bits, to fp16 of the first and of the second."""
+    if INTERPRETED:
+        first = (pairs & 255).to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
+        second = ((pairs >> 8) & 255).to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
+    else:
+        first, second = tl.inline_asm_elementwise(
+            SPLIT_ASSEMBLY, "=r,=r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True,
+            pack=2)
+    return first, second
+
+
+@triton.jit
+def attend_bytes(
+    queries, factors, position, first, last, page, head, key_codes, key_scales, value_pairs,
+    value_scales, key_page, key_scale_page, value_page, value_scale_page, num_kv_heads, width, top,
+    mass, even, odd, EVEN: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """As `attend_block`, of E4M3 codes in fp16, which holds them: queries up to 1, ``factors``
+    ``[M]`` times which scores are; values as pairs of neighbours, which come to two sums (single
+    bytes would be read from shared memory one by one). Weights are 2^14 times what they should be,
+    for what is far below the largest, and so is ``mass``."""
+    n = tl.arange(0, N) + first
+    live = n <= last
+    page_row = (tl.zeros((), tl.int32) + first) % PAGE
+    keys, key_factors = load_block(
+        key_codes, key_scales, page, key_page, key_scale_page, page_row, head, num_kv_heads,
+        live, width, "fp8", EVEN, N, BLOCK)
+    pairs, value_factors = load_block(
+        value_pairs, value_scales, page, value_page // 2, value_scale_page, page_row, head,
+        num_kv_heads, live, width // 2, "fp8", EVEN, N, BLOCK // 2)
+    zero = tl.zeros((queries.shape[0], N), tl.float32)
+    scores = multiply(queries, tl.trans(keys.to(tl.float16)), zero)
+    scores = scores * factors[:, None] * key_factors[None, :]
+    scores = tl.where(n[None, :] <= position[:, None], scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1))
+    base = tl.where(higher == float("-inf"), 0.0, higher)
+    weights = tl.exp2(scores - base[:, None] + 14)
+    faded = tl.exp2(top - base)
+    mass = mass * faded + tl.sum(weights, 1)
+    largest_factor = tl.maximum(tl.max(value_factors, 0), 1.1754943508222875e-38)
+    shares = (weights * (value_factors / largest_factor)[None, :]).to(tl.float16)
+    first_values, second_values = split_pairs(pairs)
+    part = tl.zeros((queries.shape[0], BLOCK // 2), tl.float32)
+    even = even * faded[:, None] + multiply(shares, first_values, part) * largest_factor
+    odd = odd * faded[:, None] + multiply(shares, second_values, part) * largest_factor
+    return higher, mass, even, odd
+
+
+@triton.jit
 def attend_run(
     q, q_stride, sums, tops, key_codes, key_scales, value_codes, value_scales, key_page,
     key_scale_page, value_page, value_scale_page, positions, token_row, page_table, table_stride,
@@ -96,7 +156,7 @@ def attend_run(
     release()
     t = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
-    run = tl.program_id(2)
+    run = tl.num_programs(2) - 1 - tl.program_id(2)  # long ones first
     position = tl.load(positions + t).to(tl.int32)
     begin = first_page(run) * PAGE
     if begin <= position:
@@ -112,13 +172,28 @@ def attend_run(
         places = tl.zeros((M,), tl.int32) + position
         top = tl.full((M,), float("-inf"), tl.float32)
         mass = tl.zeros((M,), tl.float32)
-        total = tl.zeros((M, BLOCK), tl.float32)
-        for first in tl.range(begin, end, N, num_stages=STAGES):
-            page = tl.load(table + page_of(first))
-            top, mass, total = attend_block(
-                queries, places, first, position, page, kv_head, key_codes, key_scales, value_codes,
-                value_scales, key_page, key_scale_page, value_page, value_scale_page, num_kv_heads,
-                width, scale, top, mass, total, CODEC, EVEN, N, BLOCK)
+        if CODEC == "fp8":
+            wide = queries.to(tl.float32)
+            longest = tl.maximum(tl.max(tl.abs(wide), 1), 1.1754943508222875e-38)
+            short = (wide / longest[:, None]).to(tl.float16)
+            even = tl.zeros((M, BLOCK // 2), tl.float32)
+            odd = tl.zeros((M, BLOCK // 2), tl.float32)
+            for first in tl.range(begin, end, N, num_stages=STAGES):
+                page = tl.load(table + page_of(first))
+                top, mass, even, odd = attend_bytes(
+                    short, longest * scale, places, first, position, page, kv_head, key_codes,
+                    key_scales, value_codes, value_scales, key_page, key_scale_page, value_page,
+                    value_scale_page, num_kv_heads, width, top, mass, even, odd, EVEN, N, BLOCK)
+            total = tl.reshape(tl.join(even, odd), (M, BLOCK))
+        else:
+            total = tl.zeros((M, BLOCK), tl.float32)
+            for first in tl.range(begin, end, N, num_stages=STAGES):
+                page = tl.load(table + page_of(first))
+                top, mass, total = attend_block(
+                    queries, places, first, position, page, kv_head, key_codes, key_scales,
+                    value_codes, value_scales, key_page, key_scale_page, value_page,
+                    value_scale_page, num_kv_heads, width, scale, top, mass, total, CODEC, EVEN, N,
+                    BLOCK)
         at = (t * num_heads + heads) * max_runs + run
         tl.store(sums + at[:, None] * width + i[None, :], total, mask=live)
         tl.store(tops + at, top, mask=exists)
@@ -131,12 +206,12 @@ def merge_runs(
     sums, tops, positions, out, out_stride, num_heads, width, max_runs, RUNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One head of one token: all its runs, ``RUNS`` at a time, in order."""
+    """``BLOCK`` components of a head of one token: all its runs, ``RUNS`` at a time, in order."""
     wait()
     release()
     t = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    i = tl.arange(0, BLOCK)
+    i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     live = i < width
     num_runs = run_of(tl.load(positions + t).to(tl.int32) // PAGE) + 1
     count = tl.num_programs(0).to(tl.int64) * num_heads * max_runs

@@ -48,8 +48,8 @@ def append(
     and ``scale_at`` of the scales."""
     i = tl.arange(0, BLOCK)
     live = i < width
-    if CODEC == "bf16":
-        tl.store(codes + at + i, values.to(tl.bfloat16), mask=live)
+    if CODEC == "bf16" or CODEC == "float32":
+        tl.store(codes + at + i, values.to(codes.dtype.element_ty), mask=live)
     elif CODEC == "fp8":
         scale = at_least(largest(values) / 448, 1.1754943508222875e-38)
         tl.store(codes + at + i, to_e4m3(tl.div_rn(values, scale)), mask=live)

@@ -7,19 +7,18 @@ from ninfer_triton_kernels.kernels.overlap import release, wait
 
 
 @triton.jit
-def earlier(committed, record, v, c, live, width, TAPS: tl.constexpr):
+def earlier(committed, record, v, c, live, width, KEPT: tl.constexpr):
     """Column ``v`` of the committed ones followed by those of the record."""
-    kept: tl.constexpr = TAPS - 1
-    old = tl.load(committed + v * width + c, mask=live & (v < kept), other=0.0)
-    new = tl.load(record + (v - kept) * width + c, mask=live & (v >= kept), other=0.0)
+    old = tl.load(committed + v * width + c, mask=live & (v < KEPT), other=0.0)
+    new = tl.load(record + (v - KEPT) * width + c, mask=live & (v >= KEPT), other=0.0)
     return old + new
 
 
 @triton.jit
 def causal_conv1d(
     x, out, weight, committed, record, row_start, slots, replay, certain, width, x_stride,
-    out_stride, slot_stride, record_stride, TAPS: tl.constexpr, TOKENS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    out_stride, slot_stride, record_stride, TAPS: tl.constexpr, DILATION: tl.constexpr,
+    TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):
     """``TOKENS`` tokens of one row by ``BLOCK`` channels. The first tokens alone need what was
     before the step: their program also writes the state, when it has read it.
@@ -27,7 +26,7 @@ def causal_conv1d(
     wait()
     release()
     row = tl.program_id(0)
-    kept: tl.constexpr = TAPS - 1
+    kept: tl.constexpr = (TAPS - 1) * DILATION
     slot = tl.load(slots + row).to(tl.int64)
     state, log = committed + slot * slot_stride, record + slot * record_stride
     begin = tl.load(row_start + row)
@@ -47,18 +46,18 @@ def causal_conv1d(
         last = tl.load(source + at.to(tl.int64) * x_stride + c[None, :],
                        mask=is_kept & (at >= 0), other=0.0).to(tl.float32)
         last += earlier(
-            state, log, applied + at + kept, c[None, :], is_kept & (at < 0), width, TAPS)
+            state, log, applied + at + kept, c[None, :], is_kept & (at < 0), width, kept)
     if first < count:
         t = first + tl.arange(0, TOKENS)
         live = (t < count)[:, None] & is_channel
         total = tl.zeros((TOKENS, BLOCK), tl.float32)
         for tap in tl.static_range(TAPS):
-            place = (t + tap - kept)[:, None]
+            place = (t + tap * DILATION - kept)[:, None]
             column = tl.load(source + place.to(tl.int64) * x_stride + c[None, :],
                              mask=live & (place >= 0), other=0.0).to(tl.float32)
             if first == 0:
                 column += earlier(
-                    state, log, applied + place + kept, c[None, :], live & (place < 0), width, TAPS)
+                    state, log, applied + place + kept, c[None, :], live & (place < 0), width, kept)
             factor = tl.load(weight + tap * width + c, mask=c < width, other=0.0).to(tl.float32)
             total += factor[None, :] * column
         total = total / (1 + tl.exp(-total))

@@ -1,172 +1,187 @@
-"""Codes of few bits to bf16 operands, two or four at a time.
+"""Codes of few bits to bf16 operands: words of two elements to the words of their planes.
 
-Triton would take each code apart by itself; here a 32-bit register holds several, and what comes
-out of a step is already an operand of the matrix instruction. All results are exact.
+A word holds a code of each plane in both of its halves, so that one step decodes two. All results
+are exact.
 """
 
 import triton
 import triton.language as tl
 
+from ninfer_triton_kernels.kernels.fragments import row_halves
 from ninfer_triton_kernels.kernels.products import INTERPRETED
-
-_ONE = "0x3F803F80"
 
 
 @triton.constexpr_function
-def affine_assembly(bits, offset):
-    """Registers of 16-bit elements, two each, and of the words of the bits above four, to planes
-    0..3: one register of elements, but two, the row halves, for 5 bits.
-
-    A code in the mantissa of 128 is 128 + code; one multiply-add takes 128 and the offset away.
-    """
-    more, pairs = bits - 4, 2 if bits == 5 else 1
-    lines = ["{ .reg .b32 t, h, g, k, o, m;", f"mov.b32 k, 0x43004300; mov.b32 o, {_ONE};",
-             f"mov.b32 m, {hex(0xC300C300 + offset * 0x10001)};"]
-    for pair in range(pairs):
-        low, high = f"${4 * pairs + pair}", f"${5 * pairs + pair}"
-        if bits == 6:  # the second byte of the word is the second element's
-            lines.append(f"prmt.b32 g, {high}, 0, 0x4140;")
-        if bits == 5:  # the second four bits, of the byte of the row half
-            lines.append(f"shr.u32 g, {high}, {8 * pair};")
-            lines.append("shr.u32 h, g, 4; prmt.b32 g, g, h, 0x7610;")
-        for j in range(4):
-            out = f"${j * pairs + pair}"
-            if j:
-                lines.append(f"shr.u32 t, {low}, {4 * j};")
-            lines.append(f"lop3.b32 {out}, {'t' if j else low}, 0x000F000F, k, 0xEA;")
-            if more:
-                mask, shift = ((1 << more) - 1) << 4, 4 - more * j
-                step = f"shl.b32 h, g, {shift};" if shift >= 0 else f"shr.u32 h, g, {-shift};"
-                lines.append(f"{step} lop3.b32 {out}, h, {hex(mask * 0x10001)}, {out}, 0xEA;")
-            lines.append(f"fma.rn.bf16x2 {out}, {out}, o, m;")
-    return " ".join([*lines, "}"])
+def both(half):
+    """16 bits in both halves of an int32."""
+    word = half * 0x10001
+    return word - (1 << 32) if word >> 31 else word
 
 
-E2M1_ASSEMBLY = tl.constexpr("""{
-.reg .b32 t, h, even, odd, lo, hi, bias;
-.reg .b16 a, b;
-mov.b32 bias, 0x76007600;
-and.b32 $0, $4, 0x81C081C0;
-shl.b32 t, $4, 3; and.b32 $1, t, 0x81C081C0;
-shl.b32 t, $4, 6; and.b32 t, t, 0x01C001C0; shl.b32 h, $4, 1; lop3.b32 $2, h, 0x80008000, t, 0xEA;
-shr.u32 t, $4, 3; and.b32 t, t, 0x01C001C0; shl.b32 h, $4, 2; lop3.b32 $3, h, 0x80008000, t, 0xEA;
-and.b32 even, $5, 0x00FF00FF; mad.lo.u32 even, even, 16, bias;
-shr.u32 odd, $5, 8; and.b32 odd, odd, 0x00FF00FF; mad.lo.u32 odd, odd, 16, bias;
-mov.b32 {a, b}, even; mov.b32 lo, {a, a}; mov.b32 hi, {b, b};
-mul.rn.bf16x2 $0, $0, lo; mul.rn.bf16x2 $2, $2, hi;
-mov.b32 {a, b}, odd; mov.b32 lo, {a, a}; mov.b32 hi, {b, b};
-mul.rn.bf16x2 $1, $1, lo; mul.rn.bf16x2 $3, $3, hi;
-}""")
-"""Both elements of a pair have the same scales: they are of one row."""
+@triton.constexpr_function
+def multiply_assembly(half):
+    """bf16 pairs times one half of a word."""
+    return ("{ .reg .b16 a, b; .reg .b32 f; mov.b32 {a, b}, $2; "
+            f"mov.b32 f, {{{'b, b' if half else 'a, a'}}}; mul.rn.bf16x2 $0, $1, f; }}")
 
-E4M3_ASSEMBLY = tl.constexpr("""{
-.reg .b32 t, h, k;
-mov.b32 k, 0x7B807B80;
-prmt.b32 t, $2, 0, 0x1404; shr.u32 h, t, 4; and.b32 h, h, 0x07F007F0;
-lop3.b32 t, t, 0x80008000, h, 0xEA; mul.rn.bf16x2 $0, t, k;
-prmt.b32 t, $2, 0, 0x3424; shr.u32 h, t, 4; and.b32 h, h, 0x07F007F0;
-lop3.b32 t, t, 0x80008000, h, 0xEA; mul.rn.bf16x2 $1, t, k;
-}""")
-"""Exponent and mantissa in their places of a bf16 are 2^-120 times the value."""
 
-INT8_ASSEMBLY = tl.constexpr("""{
-.reg .b32 u, t;
-.reg .f32 a, b, m;
-mov.b32 m, 0xCB000080;
-xor.b32 u, $2, 0x80808080;
-prmt.b32 t, u, 0x4B000000, 0x7440; mov.b32 a, t; prmt.b32 t, u, 0x4B000000, 0x7441; mov.b32 b, t;
-add.f32 a, a, m; add.f32 b, b, m; cvt.rn.bf16x2.f32 $0, b, a;
-prmt.b32 t, u, 0x4B000000, 0x7442; mov.b32 a, t; prmt.b32 t, u, 0x4B000000, 0x7443; mov.b32 b, t;
-add.f32 a, a, m; add.f32 b, b, m; cvt.rn.bf16x2.f32 $1, b, a;
-}""")
-"""An unsigned byte in the mantissa of 2^23 is 2^23 + byte."""
+ADD_ASSEMBLY = tl.constexpr(
+    "{ .reg .b32 one; mov.b32 one, 0x3F803F80; fma.rn.bf16x2 $0, $1, one, $2; }")
 
 
 @triton.jit
-def high_shifts(BITS: tl.constexpr, BN: tl.constexpr):
-    """Where the bits of rows and columns 0..15 begin in their words: ``[BN, 16]``."""
-    second = tl.arange(0, 16)[None, :] % 2
-    half = tl.arange(0, BN)[:, None] // 8 % 2
-    return half * 0 + second * 8 if BITS == 6 else half * 8 + second * 4
+def upper(words):
+    """The bf16 in the upper half of each word, as fp32."""
+    return (words & -65536).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def affine_plane(low, high, J: tl.constexpr, BITS: tl.constexpr, OFFSET: tl.constexpr):
-    """Codes of plane J, one by one."""
-    words = (low >> (4 * J)).to(tl.int32) & 15
-    if BITS > 4:
-        own = high.to(tl.int32) >> high_shifts(BITS, low.shape[1])[None, :, :]
-        words |= ((own >> ((BITS - 4) * J)) & ((1 << (BITS - 4)) - 1)) << 4
-    return (words - OFFSET).to(tl.float32).to(tl.bfloat16)
+def joined(low, high):
+    """Words of two fp32 that are bf16."""
+    return ((low.to(tl.int32, bitcast=True) >> 16) & 0xFFFF) | high.to(tl.int32, bitcast=True)
 
 
 @triton.jit
-def affine_planes(low, high, BITS: tl.constexpr, OFFSET: tl.constexpr):
-    """16-bit elements of the low four bits, and the words of those above (`fragments.high_rows`),
-    to four planes."""
+def times_half(words, factors, HALF: tl.constexpr):
+    """bf16 pairs times the bf16 in one half of a word; exact products only."""
     if INTERPRETED:
-        p0 = affine_plane(low, high, 0, BITS, OFFSET)
-        p1 = affine_plane(low, high, 1, BITS, OFFSET)
-        p2 = affine_plane(low, high, 2, BITS, OFFSET)
-        p3 = affine_plane(low, high, 3, BITS, OFFSET)
-    elif BITS == 4:
-        p0, p1, p2, p3 = tl.inline_asm_elementwise(
-            affine_assembly(BITS, OFFSET), "=&r,=&r,=&r,=&r,r", [low],
-            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16), is_pure=True, pack=2)
-    elif BITS == 5:
-        p0, p1, p2, p3 = tl.inline_asm_elementwise(
-            affine_assembly(BITS, OFFSET), "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r,r,r", [low, high],
-            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16), is_pure=True, pack=4)
+        factor = upper(factors if HALF else factors << 16)
+        result = joined(upper(words << 16) * factor, upper(words) * factor)
     else:
-        p0, p1, p2, p3 = tl.inline_asm_elementwise(
-            affine_assembly(BITS, OFFSET), "=&r,=&r,=&r,=&r,r,r", [low, high],
-            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16), is_pure=True, pack=2)
+        result = tl.inline_asm_elementwise(
+            multiply_assembly(HALF), "=r,r,r", [words, factors], dtype=tl.int32, is_pure=True,
+            pack=1)
+    return result
+
+
+@triton.jit
+def add_pairs(words, others):
+    """Sums of bf16 pairs; exact sums only."""
+    if INTERPRETED:
+        result = joined(upper(words << 16) + upper(others << 16), upper(words) + upper(others))
+    else:
+        result = tl.inline_asm_elementwise(
+            ADD_ASSEMBLY, "=r,r,r", [words, others], dtype=tl.int32, is_pure=True, pack=1)
+    return result
+
+
+@triton.jit
+def less_plane(OFFSET: tl.constexpr, S: tl.constexpr):
+    """Words of a plane of -(128 + ``OFFSET``), ``[S, 1, 32, 2, 2]``; not known to be constant, so
+    that they are laid out as those of weights."""
+    words = tl.full((S, 1, 32, 2, 2), both(0xC300 + OFFSET), tl.int32)
+    if not INTERPRETED:
+        words = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [words], dtype=tl.int32, is_pure=True, pack=1)
+    return words
+
+
+@triton.constexpr_function
+def mask_assembly(mask, rest):
+    return (f"{{ .reg .b32 rest; mov.b32 rest, {hex(rest * 0x10001)}; "
+            f"lop3.b32 $0, $1, {hex(mask * 0x10001)}, rest, 0xEA; }}")
+
+
+@triton.jit
+def moved(words, LEFT: tl.constexpr, MASK: tl.constexpr, REST: tl.constexpr = 0):
+    """What of the words lies under the mask, so many places to the left (right if negative), and
+    the bits of ``REST``, all of them in both halves."""
+    words = words >> -LEFT if LEFT < 0 else words << LEFT
+    if REST == 0:
+        words &= both(MASK)
+    elif INTERPRETED:
+        words = (words & both(MASK)) | both(REST)
+    else:  # one instruction, if one of the constants is in a register
+        words = tl.inline_asm_elementwise(
+            mask_assembly(MASK, REST), "=r,r", [words], dtype=tl.int32, is_pure=True, pack=1)
+    return words
+
+
+@triton.jit
+def codes_at(words, FIRST: tl.constexpr, BITS: tl.constexpr):
+    """Codes that begin at this bit, as 128 + code: the mantissa of a bf16 counts so."""
+    return moved(words, -FIRST, (1 << BITS) - 1, 0x4300)
+
+
+@triton.jit
+def affine_planes(words, high, BITS: tl.constexpr, S: tl.constexpr, BN: tl.constexpr):
+    """128 + code of each plane, from `load_elements` and `load_high`.
+
+    4 bits: each element has its four codes. 6 bits: an element has codes of planes 0 and 1 and the
+    low four bits of plane 3; the high word has plane 2 of both row halves and the rest of plane 3.
+    5 bits: an element has planes 0 to 2, and in its last bit one of the last code: plane 3 of the
+    other three, and the last bit of the fourth, are in the high word.
+    """
+    if BITS == 4:
+        whole = tl.reshape(words, (S, BN // 16, 32, 2, 2))
+        p0, p1 = codes_at(whole, 0, 4), codes_at(whole, 4, 4)
+        p2, p3 = codes_at(whole, 8, 4), codes_at(whole, 12, 4)
+    elif BITS == 6:
+        a, b = row_halves(words, S, BN)
+        c = tl.permute(high, (1, 2, 0, 3))
+        p0 = tl.join(codes_at(a, 0, 6), codes_at(b, 0, 6))
+        p1 = tl.join(codes_at(a, 6, 6), codes_at(b, 6, 6))
+        p2 = tl.join(codes_at(c, 0, 6), codes_at(c, 6, 6))
+        p3 = tl.join(codes_at(a, 12, 4) | moved(c, -8, 0x30),
+                     codes_at(b, 12, 4) | moved(c, -10, 0x30))
+    else:
+        whole = tl.reshape(words, (S, BN // 16, 32, 2, 2))
+        p0, p1, p2 = codes_at(whole, 0, 5), codes_at(whole, 5, 5), codes_at(whole, 10, 5)
+        h = tl.permute(high, (1, 2, 0))
+        a, b = row_halves(words, S, BN)
+        a0, a1 = tl.split(a)
+        b0, b1 = tl.split(b)
+        last = codes_at(a0, 15, 1) | moved(b0, -14, 2) | moved(a1, -13, 4) | moved(b1, -12, 8)
+        last |= moved(h, -11, 16)
+        p3 = tl.join(tl.join(codes_at(h, 0, 5), codes_at(h, 10, 5)),
+                     tl.join(codes_at(h, 5, 5), last))
     return p0, p1, p2, p3
 
 
 @triton.jit
-def e2m1_plane(words, scales, SIGN: tl.constexpr, FIRST: tl.constexpr, J: tl.constexpr):
-    """Codes of plane J times their scales: sign and first bit of the magnitude at these places."""
-    code = words.to(tl.int32)
-    bits = (((code >> SIGN) & 1) << 15) | (((code >> FIRST) & 7) << 6)
-    scale = ((scales >> (8 * J)) & 255) * 16 + 0x7600
-    value = (bits << 16).to(tl.float32, bitcast=True)
-    return (value * (scale << 16).to(tl.float32, bitcast=True)).to(tl.bfloat16)
+def e2m1_of(words, factors, HALF: tl.constexpr):
+    """Four planes of elements times the scales in one half of two words, for planes 0 and 1 and
+    for 2 and 3.
 
-
-@triton.jit
-def e2m1_planes(words, scales):
-    """Elements of four E2M1 codes, and four scale bytes each, to planes of 2^-7 times the values.
-
-    An E2M1 code is the sign and the last three bits of a bf16 of 2^-126 times its value; a scale
-    byte is exponent and mantissa of one of 2^119 times its value, less 236 in the exponent. The
-    planes' signs are bits 15, 12, 14 and 13 of an element, their magnitudes begin at bits 6, 3, 0
-    and 9: the first is in place, the others are a shift or two away.
+    An E2M1 code is the sign and the last three bits of a bf16 of 2^-126 times its value. Signs are
+    bits 15, 12, 14 and 13 of an element, magnitudes begin at bits 6, 3, 0 and 9: the first code is
+    in place, the others are a shift or two away.
     """
-    if INTERPRETED:
-        p0 = e2m1_plane(words, scales, 15, 6, 0)
-        p1 = e2m1_plane(words, scales, 12, 3, 1)
-        p2 = e2m1_plane(words, scales, 14, 0, 2)
-        p3 = e2m1_plane(words, scales, 13, 9, 3)
-    else:
-        p0, p1, p2, p3 = tl.inline_asm_elementwise(
-            E2M1_ASSEMBLY, "=&r,=&r,=&r,=&r,r,r,r", [words, scales],
-            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16), is_pure=True, pack=2)
+    one, two = factors
+    p0 = times_half(moved(words, 0, 0x81C0), one, HALF)
+    p1 = times_half(moved(words, 3, 0x81C0), one, HALF)
+    p2 = times_half(moved(words, 6, 0x01C0) | moved(words, 1, 0x8000), two, HALF)
+    p3 = times_half(moved(words, -3, 0x01C0) | moved(words, 2, 0x8000), two, HALF)
     return p0, p1, p2, p3
 
 
 @triton.jit
-def byte_values(codes, E4M3: tl.constexpr):
-    """Bytes, of E4M3 or of signed integers, as bf16."""
-    if INTERPRETED:
-        if E4M3:
-            values = codes.to(tl.float8e4nv, bitcast=True).to(tl.float32).to(tl.bfloat16)
-        else:
-            values = codes.to(tl.float32).to(tl.bfloat16)
-    elif E4M3:
-        values = tl.inline_asm_elementwise(
-            E4M3_ASSEMBLY, "=&r,=&r,r", [codes], dtype=tl.bfloat16, is_pure=True, pack=4)
-    else:
-        values = tl.inline_asm_elementwise(
-            INT8_ASSEMBLY, "=&r,=&r,r", [codes], dtype=tl.bfloat16, is_pure=True, pack=4)
-    return values
+def e2m1_planes(words, scales, S: tl.constexpr, BN: tl.constexpr):
+    """Planes of 2^-7 times the values, from `load_elements` and `load_factors`.
+
+    A lane's four columns of two planes are of one group, so it needs a byte for each row half and
+    half of the planes: by (row half, half of the planes). It is exponent and mantissa of a bf16 of
+    2^119 times the scale.
+    """
+    byte = tl.permute(scales, (1, 2, 0))[:, :, :, None]
+    factors = (moved(byte, 4, 0x0FF0, 0x7000), moved(byte, -4, 0x0FF0, 0x7000))
+    a, b = row_halves(words, S, BN)
+    a0, a1, a2, a3 = e2m1_of(a, factors, 0)
+    b0, b1, b2, b3 = e2m1_of(b, factors, 1)
+    return tl.join(a0, b0), tl.join(a1, b1), tl.join(a2, b2), tl.join(a3, b3)
+
+
+@triton.jit
+def byte_planes(words, E4M3: tl.constexpr, S: tl.constexpr, BN: tl.constexpr):
+    """Two planes of codes of 8 bits: signed integers, one in each byte of an element; or E4M3, as
+    2^-120 times the value: its bits in their places of a bf16 are that. The first is in place, of
+    the second sign and last four bits are four places to the right, the others four to the left.
+    """
+    whole = tl.reshape(words, (S, BN // 16, 32, 2, 2))
+    if E4M3:
+        p0 = moved(whole, 0, 0x87F0)
+        p1 = moved(whole, 4, 0x80F0) | moved(whole, -4, 0x0700)
+    else:  # 128 + the last seven bits, less 128, or 256 for a negative one
+        p0 = add_pairs(moved(whole, 0, 0x7F, 0x4300), moved(whole, 0, 0x80, 0xC300))
+        p1 = add_pairs(moved(whole, -8, 0x7F, 0x4300), moved(whole, -8, 0x80, 0xC300))
+    return p0, p1

@@ -1,6 +1,6 @@
 """The gated delta rule by blocks of 64 tokens: few matrix products instead of a long recurrence.
 
-The system of the corrections of a block (see `ninfer_core.ops.gated_delta_rule.chunked`) is
+The system of the corrections of a block (Yang, Kautz and Hatamizadeh, 2024, section 3.3) is
 inverted for all blocks at once, then one program for some value columns of a head walks over its
 blocks. Keys and queries enter products as they come, in bf16, which is exact: their lengths are
 factors of rows. What is fp32 enters as the sum of two bf16, so that products have 16 bits.

@@ -1,17 +1,18 @@
 """Weights in the order in which the matrix instruction takes its first operand.
 
-A *fragment* is 16 rows by 16 elements, stored as one run of 8 elements for each of the 32 lanes of
-a warp: lane ``4 g + t`` has rows ``g`` and ``g + 8``, columns ``2 t``, ``2 t + 1`` and those 8 on;
-its elements go by (column half, row half, pair). What a lane loads is then what its instruction
-needs: nothing moves between lanes.
+A *fragment* is 16 rows by 16 columns, of which lane ``4 g + t`` of a warp holds rows ``g`` and
+``g + 8``, four columns each. Which columns these are is free as long as the activations are taken
+alike: lane t has 8 neighbours, columns ``8 t`` to ``8 t + 7``, of each 32, those of two fragments:
+the first four, and the last four. So activations come 16 bytes at a time from memory, and straight
+into the registers where the instruction wants them; so do weights.
 
-An element of 16 bits is four codes of a block of 64 columns: element i holds columns i, 16 + i,
-32 + i and 48 + i, the *planes*: one load gives the first operands of four instructions. Codes of
-8 bits are elements of their own, in blocks of 32 columns: lane ``4 g + t`` has columns ``4 t`` to
-``4 t + 3`` and those 16 on, by (column half, row half, four).
+A *block* is 64 columns of codes of up to 6 bits or 32 of 8 bits: four or two fragments, its
+*planes*. For each lane it is a run of 8 elements of 16 bits by (column half, row half, pair), where
+each has a code of every plane; two elements, the pair, are a *word* of 32 bits. What is decoded
+from a word are the words of its planes, and these are operands: nothing moves between lanes.
 
-A program multiplies ``BN`` rows, and each of its warps a block of columns of its own: tensors are
-``[warps, ...]``, and products are batches of that many matrices.
+A program multiplies ``BN`` rows, and each of its warps a block of its own: tensors are
+``[S, BN / 16, 32, ...]`` for ``S`` blocks, and products are batches of that many matrices.
 """
 
 import triton
@@ -19,35 +20,53 @@ import triton.language as tl
 
 
 @triton.jit
-def fragment_rows(elements, S: tl.constexpr, BN: tl.constexpr):
-    """Elements ``[S, BN / 16, 256]`` as stored to ``[S, BN, 16]``."""
-    parts = tl.reshape(elements, (S, BN // 16, 8, 4, 2, 2, 2))  # tile, g, t, column half, row half
-    return tl.reshape(tl.permute(parts, (0, 1, 5, 2, 4, 3, 6)), (S, BN, 16))
+def pairs_of_words(words):
+    """Two bf16 in each int32: ``[..., 2]``."""
+    low = words.to(tl.int16).to(tl.bfloat16, bitcast=True)
+    return tl.join(low, (words >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True))
 
 
 @triton.jit
-def byte_rows(elements, S: tl.constexpr, BN: tl.constexpr):
-    """Bytes ``[S, BN / 16, 512]`` as stored to ``[S, BN, 32]``."""
-    parts = tl.reshape(elements, (S, BN // 16, 8, 4, 2, 2, 4))  # tile, g, t, column half, row half
-    return tl.reshape(tl.permute(parts, (0, 1, 5, 2, 4, 3, 6)), (S, BN, 32))
+def operand(words, S: tl.constexpr, BN: tl.constexpr):
+    """Words of a plane by lane, column half and row half, ``[S, BN / 16, 32, 2, 2]``, to bf16
+    ``[S, BN, 16]``; columns by t, column half and pair, as `load_neighbours` has them."""
+    parts = tl.reshape(pairs_of_words(words), (S, BN // 16, 8, 4, 2, 2, 2))
+    return tl.reshape(tl.permute(parts, (0, 1, 5, 2, 3, 4, 6)), (S, BN, 16))
 
 
 @triton.jit
-def high_rows(words, BITS: tl.constexpr, S: tl.constexpr, BN: tl.constexpr):
-    """The bits above the low four, ``[S, BN, 16]``: 16-bit words of both elements of a pair (6
-    bits), or of the pairs of both row halves (5 bits).
+def row_halves(words, S: tl.constexpr, BN: tl.constexpr):
+    """Words ``[S, BN / 16, 128]`` as stored to those of rows ``g`` and of rows ``g + 8``,
+    ``[S, BN / 16, 32, 2]`` by column half."""
+    return tl.split(tl.reshape(words, (S, BN // 16, 32, 2, 2)))
 
-    They are only copied here: Triton would move anything more through shared memory.
+
+@triton.jit
+def load_neighbours(
+    x, t, is_token, block, limit, first, x_stride, depth, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
+    FOLLOWS: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
+):
+    """Rows ``t`` ``[N]`` of the activations, the 32 columns from ``first`` of blocks ``[S]`` below
+    ``limit``, as two planes ``[S, 16, N]``; zeros where there are none.
+
+    ``x`` is a pointer, or one for each block, ``[1, 1, S, 1, 1]``. ``FOLLOWS``: nothing was waited
+    for, so that a processor's own cache may be of an earlier time.
     """
-    if BITS == 6:
-        parts = tl.reshape(words, (S, BN // 16, 8, 4, 2, 2))  # tile, g, t, column half, row half
-        pairs = tl.reshape(tl.permute(parts, (0, 1, 5, 2, 4, 3)), (S, BN, 8))
-        spread = tl.broadcast_to(pairs[:, :, :, None], (S, BN, 8, 2))
+    token = tl.permute(tl.reshape(t, (N // 8, 8)), (1, 0))[None, :, None, :, None]
+    live = tl.permute(tl.reshape(is_token, (N // 8, 8)), (1, 0))[None, :, None, :, None]
+    live = live & (block < limit)[None, None, :, None, None]
+    k = (block * WIDE)[None, None, :, None, None] + first + tl.arange(0, 8)
+    lane = (tl.arange(0, 4) * 8)[:, None, None, None, None]
+    if not EVEN_K:
+        live = live & (k + lane < depth)
+    at = x + token.to(tl.int64) * x_stride + lane + k
+    if FOLLOWS:
+        values = tl.load(at, mask=live, other=0.0, cache_modifier=".cg")
     else:
-        parts = tl.reshape(words, (S, BN // 16, 8, 4, 2))  # tile, g, t, column half
-        pairs = tl.reshape(tl.permute(parts, (0, 1, 2, 4, 3)), (S, BN // 16, 8, 8))
-        spread = tl.broadcast_to(pairs[:, :, None, :, :, None], (S, BN // 16, 2, 8, 8, 2))
-    return tl.reshape(spread, (S, BN, 16))
+        values = tl.load(at, mask=live, other=0.0)
+    parts = tl.reshape(values, (4, 8, S, N // 8, 2, 2, 2))  # t, token, plane, half, pair
+    one, two = tl.split(tl.permute(parts, (2, 0, 5, 6, 3, 1, 4)))
+    return tl.reshape(one, (S, 16, N)), tl.reshape(two, (S, 16, N))
 
 
 @triton.jit
@@ -55,27 +74,67 @@ def tiles_of(block, width, BN: tl.constexpr, GATED: tl.constexpr):
     """Tiles of 16 rows that a program has, and whether they exist; as `stored_rows` of them."""
     tile = block * (BN // 16) + tl.arange(0, BN // 16)
     num_tiles = tl.cdiv(width, 16)
-    if GATED:
-        return tile // 2 + tile % 2 * num_tiles, tile // 2 < num_tiles
-    return tile, tile < num_tiles
+    exists = tile < num_tiles
+    if GATED > 0:
+        exists = tile // 2 < num_tiles
+        tile = tile // 2 + tile % 2 * num_tiles
+    return tile, exists
 
 
 @triton.jit
-def load_fragments(base, tile, exists, block, num_blocks, SIZE: tl.constexpr):
-    """``[S, BN / 16, SIZE]`` elements of blocks ``[S]`` of columns."""
-    at = (tile.to(tl.int64)[None, :] * num_blocks + block[:, None]) * SIZE
-    live = exists[None, :] & (block < num_blocks)[:, None]
-    return tl.load(
-        base + at[:, :, None] + tl.arange(0, SIZE)[None, None, :], mask=live[:, :, None], other=0)
+def load_elements(base, tile, block, num_blocks):
+    """Words ``[S, BN / 16, 128]`` of the elements of blocks ``[S]`` of tiles ``[1 or S, BN / 16]``;
+    blocks behind the last are the last. Weights are read once: they make room for others first."""
+    at = (tile * num_blocks)[:, :, None] * 128 + tl.arange(0, 128)
+    own = tl.minimum(block, num_blocks - 1) * 128
+    words = base.to(tl.pointer_type(tl.int32), bitcast=True)
+    return tl.load(words + at + own[:, None, None], eviction_policy="evict_first")
 
 
 @triton.jit
-def load_row_values(
-    base, tile, exists, group, num_groups, S: tl.constexpr, BN: tl.constexpr,
-):
-    """One value for each row and group, ``[S, BN]``; stored ``[tiles, groups, 16]``."""
-    at = (tile.to(tl.int64)[None, :] * num_groups + group[:, None]) * 16
-    live = exists[None, :] & (group < num_groups)[:, None]
-    rows = tl.load(
-        base + at[:, :, None] + tl.arange(0, 16)[None, None, :], mask=live[:, :, None], other=0)
-    return tl.reshape(rows, (S, BN))
+def load_high(base, tile, block, num_blocks, BITS: tl.constexpr):
+    """As `load_elements`, the words that hold what codes of 5 or 6 bits have beyond these, by
+    lane: ``[32, S, BN / 16]``, or with 6 bits two, by column half: ``[32, S, BN / 16, 2]``."""
+    words = base.to(tl.pointer_type(tl.int32), bitcast=True)
+    own, lane = tl.minimum(block, num_blocks - 1), tl.arange(0, 32)[:, None, None]
+    if BITS == 5:
+        # The order hides from Triton that lanes read neighbours: it would give one lane several.
+        at = words + (tile * num_blocks)[None, :, :] * 32 + (lane ^ 1) + (own * 32)[None, :, None]
+    else:
+        at = words + ((tile * num_blocks)[None, :, :] * 64 + lane * 2)[:, :, :, None]
+        at += (own * 64)[None, :, None, None] + tl.arange(0, 2)
+    return tl.load(at, eviction_policy="evict_first")
+
+
+@triton.jit
+def load_factors(base, tile, group, num_groups):
+    """What rows ``g`` and ``g + 8`` of groups ``[S]`` are multiplied with, by lane, ``[32, S, BN /
+    16]``: words of two fp16, or of four bytes (NVFP4); or fp32 pairs ``[32, S, BN / 16, 2]``."""
+    own, lane = tl.minimum(group, num_groups - 1), tl.arange(0, 32)[:, None, None]
+    start = (tile * num_groups)[None, :, :]
+    if base.dtype.element_ty == tl.float32:
+        at = base + (start * 16 + lane // 4 * 2)[:, :, :, None] + tl.arange(0, 2)
+        at += (own * 16)[None, :, None, None]
+    elif base.dtype.element_ty == tl.int32:
+        at = base + start * 16 + lane // 2 + (own * 16)[None, :, None]
+    else:
+        words = base.to(tl.pointer_type(tl.int32), bitcast=True)
+        at = words + start * 8 + lane // 4 + (own * 8)[None, :, None]
+    return tl.load(at)
+
+
+@triton.jit
+def by_row(factors, S: tl.constexpr, BN: tl.constexpr):
+    """What `load_factors` gives of fp16 or fp32 as fp32 ``[S, BN / 16, 2, 8, 1, 4, 1]``, to be
+    multiplied with a result ``[S, BN, N]`` seen as ``[.., row half, g, N / 8, t, pair]``."""
+    if factors.dtype == tl.int32:
+        low = factors.to(tl.int16).to(tl.float16, bitcast=True)
+        factors = tl.join(low, (factors >> 16).to(tl.int16).to(tl.float16, bitcast=True))
+    parts = tl.reshape(factors.to(tl.float32), (8, 4, S, BN // 16, 2))
+    return tl.permute(parts, (2, 3, 4, 0, 1))[:, :, :, :, None, :, None]
+
+
+@triton.jit
+def by_lane(total, S: tl.constexpr, BN: tl.constexpr, N: tl.constexpr):
+    """A result ``[S, BN, N]`` seen as `by_row` has it."""
+    return tl.reshape(total, (S, BN // 16, 2, 8, N // 8, 4, 2))

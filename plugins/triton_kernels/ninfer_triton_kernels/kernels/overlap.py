@@ -3,6 +3,11 @@
 A kernel that is launched so may start as soon as all programs of the one before have called
 `release` or ended, and must call `wait` before it reads or writes anything that other kernels
 write: then all of those before have ended. What it may read earlier are weights.
+
+Every kernel calls `wait` before `release`: when one starts, all but the one before it have ended.
+So products of one input that run right after one another can overlap: the first, which *leads*,
+calls `release` as soon as it has waited, and those that *follow* read the input without waiting,
+past the caches of their processors, and wait before they write.
 """
 
 import triton

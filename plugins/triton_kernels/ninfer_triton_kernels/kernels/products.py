@@ -45,6 +45,9 @@ def multiply(a, b, total):
         return dot(a, b, total)
 
 
+UNLIMITED = tl.constexpr(float("inf"))
+
+
 @triton.jit
 def stored_rows(block, width, BN: tl.constexpr, GATED: tl.constexpr):
     """Rows of the weight that a tile has, and whether they exist.
@@ -53,7 +56,7 @@ def stored_rows(block, width, BN: tl.constexpr, GATED: tl.constexpr):
     ``width``.
     """
     n = block * BN + tl.arange(0, BN)
-    if GATED:
+    if GATED > 0:
         half = n // 32 * 16 + n % 16
         return half + n % 32 // 16 * width, half < width
     return n, n < width
@@ -90,10 +93,13 @@ def sum_splits(total, parts, arrivals, SPLITS: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def gate(total, BN: tl.constexpr):
-    """``silu(gate) * up`` of a tile whose rows lie as in `stored_rows`: ``[BN / 2, N]``."""
+def gate(total, BN: tl.constexpr, LIMIT: tl.constexpr):
+    """``silu(gate) * up`` of a tile whose rows lie as in `stored_rows`: ``[BN / 2, N]``. A limit
+    that is not infinite clamps gates from above, and the others on both sides."""
     halves = tl.reshape(total, (BN // 32, 2, 16, total.shape[1]))
     gates, ups = tl.split(tl.permute(halves, (0, 2, 3, 1)))
+    if LIMIT != UNLIMITED:
+        gates, ups = tl.minimum(gates, LIMIT), tl.clamp(ups, -LIMIT, LIMIT)
     return tl.reshape(gates / (1 + tl.exp(-gates)) * ups, (BN // 2, total.shape[1]))
 
 
@@ -102,9 +108,10 @@ def write_product(
     total, block, t, is_token, width, bias, residual, residual_stride, out, out_stride,
     BN: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
 ):
-    """Bias, gate or residual, and the one rounding to the type of ``out``."""
-    if GATED:
-        total = gate(total, BN)
+    """Bias, gate or residual, and the one rounding to the type of ``out``. ``GATED`` is the limit
+    of a gate, or 0 without one."""
+    if GATED > 0:
+        total = gate(total, BN, GATED)
     n = block * total.shape[0] + tl.arange(0, total.shape[0])
     if HAS_BIAS:
         total += tl.load(bias + n, mask=n < width, other=0.0).to(tl.float32)[:, None]

@@ -4,21 +4,23 @@ import triton
 import triton.language as tl
 
 from ninfer_triton_kernels.kernels.overlap import release, wait
+from ninfer_triton_kernels.kernels.products import UNLIMITED
 
 
 @triton.jit
 def rmsnorm(
     x, weight, out, x_stride, out_stride, width, eps, offset, BLOCK: tl.constexpr,
 ):
+    """One group of ``width`` components of one token; or all of them."""
     wait()
     release()
     t = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
-    live = i < width
-    row = tl.load(x + t * x_stride + i, mask=live, other=0.0).to(tl.float32)
-    scale = tl.load(weight + i, mask=live, other=0.0).to(tl.float32) + offset
+    live, at = i < width, tl.program_id(1) * width + i
+    row = tl.load(x + t * x_stride + at, mask=live, other=0.0).to(tl.float32)
+    scale = tl.load(weight + at, mask=live, other=0.0).to(tl.float32) + offset
     row = row / tl.sqrt(tl.sum(row * row) / width + eps) * scale
-    tl.store(out + t * out_stride + i, row.to(out.dtype.element_ty), mask=live)
+    tl.store(out + t * out_stride + at, row.to(out.dtype.element_ty), mask=live)
 
 
 @triton.jit
@@ -64,9 +66,10 @@ def sigmoid_gate(
 
 @triton.jit
 def gated_product(
-    both, out, both_stride, out_stride, width, BLOCK: tl.constexpr,
+    both, out, both_stride, out_stride, width, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """``silu(gate) * up`` of rows that have the gates before the up projections."""
+    """``silu(gate) * up`` of rows that have the gates before the up projections, with a limit as of
+    `products.gate`."""
     wait()
     release()
     t = tl.program_id(0).to(tl.int64)
@@ -74,5 +77,7 @@ def gated_product(
     live = i < width
     by = tl.load(both + t * both_stride + i, mask=live, other=0.0).to(tl.float32)
     up = tl.load(both + t * both_stride + width + i, mask=live, other=0.0).to(tl.float32)
+    if LIMIT != UNLIMITED:
+        by, up = tl.minimum(by, LIMIT), tl.clamp(up, -LIMIT, LIMIT)
     row = by / (1 + tl.exp(-by)) * up
     tl.store(out + t * out_stride + i, row.to(out.dtype.element_ty), mask=live)

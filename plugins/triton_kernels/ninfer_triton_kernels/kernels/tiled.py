@@ -1,152 +1,169 @@
-"""Products with weights of 4 to 8 bits, stored as fragments (see `fragments`)."""
+"""Products with weights of 4 to 8 bits, stored as fragments (see `fragments`).
+
+Weights go from memory into registers, some steps ahead of their use, and are decoded there: no
+shared memory, no barrier. The first steps are asked for before the activations are there.
+"""
 
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.decoders import affine_planes, byte_values, e2m1_planes
+from ninfer_triton_kernels.kernels.decoders import (
+    affine_planes,
+    byte_planes,
+    e2m1_planes,
+    less_plane,
+)
 from ninfer_triton_kernels.kernels.fragments import (
-    byte_rows,
-    fragment_rows,
-    high_rows,
-    load_fragments,
-    load_row_values,
+    by_lane,
+    by_row,
+    load_elements,
+    load_factors,
+    load_high,
+    load_neighbours,
+    operand,
     tiles_of,
 )
 from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.products import (
-    load_columns,
+    INTERPRETED,
     multiply,
     share_of,
     sum_splits,
     write_product,
 )
 
+E4M3_INPUT = tl.constexpr(2.0**64)
+"""What activations are multiplied with against weights that are 2^-120 times theirs: products are
+then far from where fp32 loses bits, for activations up to 2^63."""
+E4M3_RESULT = tl.constexpr(2.0**56)
+
 
 @triton.jit
-def load_planes(
-    codes, high, scales, tile, exists, block, num_blocks, BITS: tl.constexpr, OFFSET: tl.constexpr,
-    GROUP: tl.constexpr, S: tl.constexpr, BN: tl.constexpr,
+def fetch_step(
+    codes, high, scales, minimums, tile, block, num_blocks, BITS: tl.constexpr,
+    GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr,
 ):
-    """The four planes of blocks ``[S]`` of 64 columns, bf16 ``[S, BN, 16]`` each; ``GROUP`` 16 is
-    NVFP4, which has its scales in them."""
-    words = fragment_rows(
-        load_fragments(codes, tile, exists, block, num_blocks, 256), S, BN)
-    if GROUP == 16:
-        quads = load_row_values(scales, tile, exists, block, num_blocks, S, BN)
-        spread = tl.broadcast_to(quads[:, :, None], (S, BN, 16))
-        p0, p1, p2, p3 = e2m1_planes(words, spread)
-    elif BITS == 4:
-        p0, p1, p2, p3 = affine_planes(words, words, BITS, OFFSET)
-    else:
-        SIZE: tl.constexpr = 64 if BITS == 5 else 128
-        more = high_rows(
-            load_fragments(high, tile, exists, block, num_blocks, SIZE), BITS, S, BN)
-        p0, p1, p2, p3 = affine_planes(words, more, BITS, OFFSET)
-    return p0, p1, p2, p3
+    """What blocks ``[S]`` of tiles ``[1 or S, BN / 16]`` are made of, as stored: elements, words
+    beyond these, and scales and minimums of their one or two groups."""
+    words = load_elements(codes, tile, block, num_blocks)
+    more, scale, minimum = words, (words, words), (words, words)
+    if BITS == 5 or BITS == 6:
+        more = load_high(high, tile, block, num_blocks, BITS)
+    if GROUP == 32 and BITS < 8:
+        scale = (load_factors(scales, tile, block * 2, num_blocks * 2),
+                 load_factors(scales, tile, block * 2 + 1, num_blocks * 2))
+        if HAS_MINIMUM:
+            minimum = (load_factors(minimums, tile, block * 2, num_blocks * 2),
+                       load_factors(minimums, tile, block * 2 + 1, num_blocks * 2))
+    elif GROUP == 128:
+        scale = (load_factors(scales, tile, block // 4, tl.cdiv(num_blocks, 4)), words)
+    elif GROUP != 0:
+        scale = (load_factors(scales, tile, block, num_blocks), words)
+        if HAS_MINIMUM:
+            minimum = (load_factors(minimums, tile, block, num_blocks), words)
+    return words, more, scale, minimum
 
 
 @triton.jit
-def add_group(total, part, x_sum, scales, minimums, tile, exists, group, num_groups,
-              HAS_MINIMUM: tl.constexpr, S: tl.constexpr, BN: tl.constexpr):
-    """``total`` and the product of one group of each block: its codes' times their scale, and the
-    minimum times the sum of the activations."""
-    scale = load_row_values(scales, tile, exists, group, num_groups, S, BN)
-    total += part * scale.to(tl.float32)[:, :, None]
+def add_group(
+    total, p0, p1, p2, p3, x0, x1, x2, x3, scale, minimum, PLANES: tl.constexpr,
+    OFFSET: tl.constexpr, HAS_MINIMUM: tl.constexpr, S: tl.constexpr, BN: tl.constexpr,
+):
+    """``total`` and the product of one group of each block, of two planes or four: planes are 128 +
+    code, of which 128 + ``OFFSET`` times the sum of the activations is taken away at first."""
+    N: tl.constexpr = total.shape[2]
+    less = operand(less_plane(OFFSET, S), S, 16)
+    sums = multiply(less, x1, multiply(less, x0, tl.zeros((S, 16, N), tl.float32)))
+    if PLANES == 4:
+        sums = multiply(less, x3, multiply(less, x2, sums))
+    sums = tl.reshape(tl.broadcast_to(sums[:, None, :, :], (S, BN // 16, 16, N)), (S, BN, N))
+    part = multiply(p1, x1, multiply(p0, x0, sums))
+    if PLANES == 4:
+        part = multiply(p3, x3, multiply(p2, x2, part))
+    part = by_lane(part, S, BN, N) * by_row(scale, S, BN)
     if HAS_MINIMUM:
-        minimum = load_row_values(minimums, tile, exists, group, num_groups, S, BN)
-        total += minimum.to(tl.float32)[:, :, None] * x_sum[:, None, :]
-    return total
+        part += by_lane(sums / -(128.0 + OFFSET), S, BN, N) * by_row(minimum, S, BN)
+    return total + tl.reshape(part, (S, BN, N))
 
 
 @triton.jit
-def add_blocks(
-    total, p0, p1, p2, p3, x, t, is_token, scales, minimums, tile, exists, block, num_blocks,
-    x_stride, depth, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr, EVEN_K: tl.constexpr,
-    S: tl.constexpr, BN: tl.constexpr,
+def add_bytes(
+    total, words, scale, x0, x1, GROUP: tl.constexpr, E4M3: tl.constexpr, S: tl.constexpr,
+    BN: tl.constexpr,
 ):
-    """Blocks ``[S]`` of 64 columns by rows ``t`` of the activations."""
-    k = block[:, None] * 64 + tl.arange(0, 16)[None, :]
-    x0 = load_columns(x, t, is_token, k, x_stride, depth, EVEN_K)
-    x1 = load_columns(x, t, is_token, k + 16, x_stride, depth, EVEN_K)
-    x2 = load_columns(x, t, is_token, k + 32, x_stride, depth, EVEN_K)
-    x3 = load_columns(x, t, is_token, k + 48, x_stride, depth, EVEN_K)
-    zero = tl.zeros_like(total)
-    if GROUP == 16:
-        total = multiply(p1, x1, multiply(p0, x0, total))
-        total = multiply(p3, x3, multiply(p2, x2, total))
-    else:
-        sum0 = tl.sum(x0.to(tl.float32) + x1.to(tl.float32), 1) if HAS_MINIMUM else 0.0
-        sum1 = tl.sum(x2.to(tl.float32) + x3.to(tl.float32), 1) if HAS_MINIMUM else 0.0
-        part = multiply(p1, x1, multiply(p0, x0, zero))
-        if GROUP == 64:
-            part = multiply(p3, x3, multiply(p2, x2, part))
-            total = add_group(total, part, sum0 + sum1, scales, minimums, tile, exists, block,
-                              num_blocks, HAS_MINIMUM, S, BN)
-        else:
-            total = add_group(total, part, sum0, scales, minimums, tile, exists, block * 2,
-                              num_blocks * 2, HAS_MINIMUM, S, BN)
-            part = multiply(p3, x3, multiply(p2, x2, zero))
-            total = add_group(total, part, sum1, scales, minimums, tile, exists, block * 2 + 1,
-                              num_blocks * 2, HAS_MINIMUM, S, BN)
-    return total
-
-
-@triton.jit
-def block_totals(
-    x, t, is_token, codes, high, scales, minimums, tile, exists, first, last, depth, x_stride,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr,
-    EVEN_K: tl.constexpr, BN: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr,
-):
-    """Codes of 4 to 6 bits by rows ``t`` of the activations, fp32 ``[BN, len(t)]``, over steps
-    ``first`` to ``last``; NVFP4 (``GROUP`` 16) lacks 2^7 / divisor."""
-    total = tl.zeros((S, BN, t.shape[0]), tl.float32)
-    num_blocks = tl.cdiv(depth, 64)
-    for step in tl.range(first, last, num_stages=STAGES):
-        block = step * S + tl.arange(0, S)
-        p0, p1, p2, p3 = load_planes(
-            codes, high, scales, tile, exists, block, num_blocks, BITS, OFFSET, GROUP, S, BN)
-        total = add_blocks(
-            total, p0, p1, p2, p3, x, t, is_token, scales, minimums, tile, exists, block,
-            num_blocks, x_stride, depth, GROUP, HAS_MINIMUM, EVEN_K, S, BN)
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def byte_totals(
-    x, t, is_token, codes, scales, tile, exists, first, last, depth, x_stride,
-    GROUP: tl.constexpr, E4M3: tl.constexpr, EVEN_K: tl.constexpr, BN: tl.constexpr,
-    S: tl.constexpr, STAGES: tl.constexpr,
-):
-    """As `block_totals`, for codes of 8 bits with a scale for ``GROUP`` columns (a multiple of 32),
-    or with ``GROUP`` 0 for whole rows, whose scales the result lacks."""
-    total = tl.zeros((S, BN, t.shape[0]), tl.float32)
-    num_blocks = tl.cdiv(depth, 32)
-    for step in tl.range(first, last, num_stages=STAGES):
-        block = step * S + tl.arange(0, S)
-        elements = load_fragments(codes, tile, exists, block, num_blocks, 512)
-        values = byte_values(byte_rows(elements, S, BN), E4M3)
-        k = block[:, None] * 32 + tl.arange(0, 32)[None, :]
-        columns = load_columns(x, t, is_token, k, x_stride, depth, EVEN_K)
-        if GROUP == 0:
-            total = multiply(values, columns, total)
-        else:
-            scale = load_row_values(
-                scales, tile, exists, block // (GROUP // 32), tl.cdiv(depth, GROUP), S, BN)
-            part = multiply(values, columns, tl.zeros_like(total))
-            total += part * scale.to(tl.float32)[:, :, None]
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def row_factors(scales, divisor, tile, exists, GROUP: tl.constexpr, BN: tl.constexpr):
-    """What whole rows are multiplied with: their scale, or what the planes of NVFP4 lack."""
+    """``total`` and the product of blocks of 32 columns of codes of 8 bits."""
+    N: tl.constexpr = total.shape[2]
+    p0, p1 = byte_planes(words, E4M3, S, BN)
+    if E4M3:
+        if INTERPRETED:
+            x0, x1 = x0.to(tl.float32), x1.to(tl.float32)
+        x0 *= E4M3_INPUT
+        x1 *= E4M3_INPUT
+    p0, p1 = operand(p0, S, BN), operand(p1, S, BN)
     if GROUP == 0:
-        rows = tile.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
-        factor = tl.load(scales + rows, mask=exists[:, None], other=0.0).to(tl.float32)
+        total = multiply(p1, x1, multiply(p0, x0, total))
     else:
-        each = 128.0 / tl.load(divisor + tile, mask=exists, other=1.0)
-        factor = tl.broadcast_to(each[:, None], (BN // 16, 16))
-    return tl.reshape(factor, (BN,))
+        part = multiply(p1, x1, multiply(p0, x0, tl.zeros_like(total)))
+        part = by_lane(part, S, BN, N) * by_row(scale, S, BN)
+        total += tl.reshape(part, (S, BN, N))
+    return total
+
+
+@triton.jit
+def multiply_step(
+    total, step, x, t, is_token, block, limit, x_stride, depth, BITS: tl.constexpr,
+    OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr, EVEN_K: tl.constexpr,
+    S: tl.constexpr, BN: tl.constexpr, FOLLOWS: tl.constexpr = False,
+):
+    """``total`` ``[S, BN, N]`` and what `fetch_step` gave for blocks ``[S]``, of these below
+    ``limit``, times rows ``t`` of the activations; without what `row_factors` are."""
+    words, more, scale, minimum = step
+    N: tl.constexpr = total.shape[2]
+    if BITS == 8:
+        x0, x1 = load_neighbours(
+            x, t, is_token, block, limit, 0, x_stride, depth, 32, EVEN_K, FOLLOWS, N, S)
+        total = add_bytes(total, words, scale[0], x0, x1, GROUP, OFFSET == 0, S, BN)
+    else:
+        x0, x1 = load_neighbours(
+            x, t, is_token, block, limit, 0, x_stride, depth, 64, EVEN_K, FOLLOWS, N, S)
+        x2, x3 = load_neighbours(
+            x, t, is_token, block, limit, 32, x_stride, depth, 64, EVEN_K, FOLLOWS, N, S)
+        if GROUP == 16:
+            p0, p1, p2, p3 = e2m1_planes(words, scale[0], S, BN)
+        else:
+            p0, p1, p2, p3 = affine_planes(words, more, BITS, S, BN)
+        p0, p1 = operand(p0, S, BN), operand(p1, S, BN)
+        p2, p3 = operand(p2, S, BN), operand(p3, S, BN)
+        if GROUP == 16:
+            total = multiply(p1, x1, multiply(p0, x0, total))
+            total = multiply(p3, x3, multiply(p2, x2, total))
+        elif GROUP == 64:
+            total = add_group(total, p0, p1, p2, p3, x0, x1, x2, x3, scale[0], minimum[0], 4,
+                              OFFSET, HAS_MINIMUM, S, BN)
+        else:
+            total = add_group(total, p0, p1, p0, p1, x0, x1, x0, x1, scale[0], minimum[0], 2,
+                              OFFSET, HAS_MINIMUM, S, BN)
+            total = add_group(total, p2, p3, p2, p3, x2, x3, x2, x3, scale[1], minimum[1], 2,
+                              OFFSET, HAS_MINIMUM, S, BN)
+    return total
+
+
+@triton.jit
+def row_factors(
+    scales, divisor, tile, BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr,
+):
+    """What rows of tiles ``[S, BN / 16]`` are multiplied with in the end, ``[S, BN]``: their scale,
+    or what planes lack."""
+    S: tl.constexpr = tile.shape[0]
+    TILES: tl.constexpr = tile.shape[1]
+    factor = tl.full((S, TILES, 16), 1.0, tl.float32)
+    if GROUP == 0:
+        factor = tl.load(scales + (tile * 16)[:, :, None] + tl.arange(0, 16)).to(tl.float32)
+    if GROUP == 16:
+        factor *= (128.0 / tl.load(divisor + tile))[:, :, None]
+    if BITS == 8 and OFFSET == 0:
+        factor *= E4M3_RESULT
+    return tl.reshape(factor, (S, TILES * 16))
 
 
 @triton.jit
@@ -156,34 +173,64 @@ def count_steps(depth, BITS: tl.constexpr, S: tl.constexpr):
 
 
 @triton.jit
+def longer(steps, step):
+    return steps + (step,)  # noqa: RUF005 - Triton has no starred elements
+
+
+@triton.jit
 def tiled_totals(
     x, t, is_token, codes, high, scales, minimums, divisor, tile, exists, first, last, depth,
     x_stride, BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr,
     HAS_MINIMUM: tl.constexpr, EVEN_K: tl.constexpr, BN: tl.constexpr, S: tl.constexpr,
-    STAGES: tl.constexpr,
+    AHEAD: tl.constexpr, LEADS: tl.constexpr = False, FOLLOWS: tl.constexpr = False,
 ):
     """Tiles of any format that is stored as fragments by rows ``t`` of the activations, fp32
-    ``[BN, len(t)]``, over steps ``first`` to ``last``; ``BITS`` 8 with ``OFFSET`` 0 is E4M3."""
-    if BITS == 8:
-        total = byte_totals(
-            x, t, is_token, codes, scales, tile, exists, first, last, depth, x_stride, GROUP,
-            OFFSET == 0, EVEN_K, BN, S, STAGES)
-    else:
-        total = block_totals(
-            x, t, is_token, codes, high, scales, minimums, tile, exists, first, last, depth,
-            x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, EVEN_K, BN, S, STAGES)
-    if GROUP == 0 or GROUP == 16:
-        total *= row_factors(scales, divisor, tile, exists, GROUP, BN)[:, None]
-    return total
+    ``[BN, len(t)]``, over steps ``first`` to ``last``; ``BITS`` 8 with ``OFFSET`` 0 is E4M3.
+
+    Waits for the kernels before once weights of ``AHEAD`` steps are asked for, and lets the next
+    begin if it ``LEADS``; does not wait if it ``FOLLOWS`` (see `overlap`).
+    """
+    N: tl.constexpr = t.shape[0]
+    num_blocks = tl.cdiv(depth, 32 if BITS == 8 else 64)
+    own = tl.arange(0, S)
+    begin, limit = first * S, tl.minimum(last * S, num_blocks)
+    tile = tl.where(exists, tile, 0).to(tl.int64)[None, :]
+    total = tl.zeros((S, BN, N), tl.float32)
+    held = ()
+    for i in tl.static_range(AHEAD):
+        step = fetch_step(codes, high, scales, minimums, tile, begin + i * S + own, num_blocks,
+                          BITS, GROUP, HAS_MINIMUM)
+        held = longer(held, step)
+    if not FOLLOWS:
+        wait()
+    if LEADS and not FOLLOWS:
+        release()
+    for at in tl.range(begin, limit, S * AHEAD, num_stages=1):
+        later = ()
+        for i in tl.static_range(AHEAD):
+            block = at + i * S + own
+            total = multiply_step(
+                total, held[i], x, t, is_token, block, limit, x_stride, depth, BITS, OFFSET, GROUP,
+                HAS_MINIMUM, EVEN_K, S, BN, FOLLOWS)
+            step = fetch_step(codes, high, scales, minimums, tile, block + S * AHEAD, num_blocks,
+                              BITS, GROUP, HAS_MINIMUM)
+            later = longer(later, step)
+        held = later
+    result = tl.sum(total, 0)
+    if GROUP == 0 or GROUP == 16 or (BITS == 8 and OFFSET == 0):
+        factors = row_factors(scales, divisor, tile, BITS, OFFSET, GROUP)
+        result *= tl.reshape(factors, (BN,))[:, None]
+    return result
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def tiled_linear(
     x, codes, high, scales, minimums, divisor, bias, residual, out, parts, arrivals, num_tokens,
-    width, depth, x_stride, residual_stride, out_stride, BITS: tl.constexpr, OFFSET: tl.constexpr,
-    GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr, EVEN_K: tl.constexpr, N: tl.constexpr, BN: tl.constexpr,
-    S: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,
+    width, x_stride, residual_stride, out_stride, depth: tl.constexpr, BITS: tl.constexpr,
+    OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr, GATED: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN_K: tl.constexpr, LEADS: tl.constexpr,
+    FOLLOWS: tl.constexpr, N: tl.constexpr, BN: tl.constexpr, S: tl.constexpr,
+    SPLITS: tl.constexpr, AHEAD: tl.constexpr,
 ):
     """A tile of ``BN`` rows of the weight by ``N`` rows of activations; ``width`` is that of the
     result."""
@@ -191,11 +238,13 @@ def tiled_linear(
     tile, exists = tiles_of(block, width, BN, GATED)
     t = tl.program_id(1) * N + tl.arange(0, N)
     first, last = share_of(count_steps(depth, BITS, S), SPLITS)
-    wait()
     total = tiled_totals(
         x, t, t < num_tokens, codes, high, scales, minimums, divisor, tile, exists, first, last,
-        depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, EVEN_K, BN, S, STAGES)
-    release()
+        depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, EVEN_K, BN, S, AHEAD, LEADS, FOLLOWS)
+    if FOLLOWS:
+        wait()
+    if FOLLOWS or not LEADS:
+        release()
     total, is_last = sum_splits(total, parts, arrivals, SPLITS, BN)
     if is_last:
         write_product(total, block, t, t < num_tokens, width, bias, residual, residual_stride, out,

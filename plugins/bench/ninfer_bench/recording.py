@@ -1,0 +1,105 @@
+"""What a model's steps call: every bound op with what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from ninfer_core.api import KernelRequest
+from ninfer_core.artifact.weight import Weight
+from ninfer_core.ops.binder import Binder
+from ninfer_core.state.views import PagedPlanes, SlotPlanes
+
+
+@frozen(eq=False)
+class Call:
+    """One call of a bound op, to be made again.
+
+    :ivar constants: what the op was bound to.
+    """
+
+    request: KernelRequest
+    kernel: str
+    constants: dict[str, Any]
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    def __call__(self) -> None:
+        self.function(*self.arguments)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for calls that differ in nothing but their memory."""
+        shapes = [tuple(each.shape) for each in self.arguments if isinstance(each, Tensor)]
+        return self.request.op, self.kernel, str(self.request), *shapes
+
+    @property
+    def weights(self) -> list[Weight]:
+        return [each for each in self.constants.values() if isinstance(each, Weight)]
+
+    def weight_bytes(self) -> int:
+        return sum(plane.nbytes for each in self.weights for plane in each.planes.values())
+
+    def activation_bytes(self) -> int:
+        """Of tensors given to it, each once."""
+        tensors = {each.data_ptr(): each for each in self.arguments if isinstance(each, Tensor)}
+        return sum(prod(each.shape) * each.itemsize for each in tensors.values())
+
+    def state_bytes(self, num_rows: int, context: int) -> int:
+        """Keys and values of the context, or slot states read and written, of so many rows."""
+        planes = self.constants.get("planes")
+        if isinstance(planes, SlotPlanes):
+            return 2 * num_rows * planes.committed[0].nbytes
+        if isinstance(planes, PagedPlanes) and self.request.op == "paged_attention":
+            stored = (each for parts in planes.planes.values() for each in parts.values())
+            return num_rows * context * sum(each[0, 0].nbytes for each in stored)
+        return 0
+
+    def matrix_flops(self, num_tokens: int) -> int:
+        """Operations of products with matrices, of experts those that tokens choose."""
+        if self.request.op not in ("linear", "swiglu", "moe_mlp"):
+            return 0
+        chosen = self.request.sizes.get("top_k", 1) / self.request.sizes.get("num_experts", 1)
+        return round(2 * num_tokens * chosen * sum(prod(w.info.shape) for w in self.weights))
+
+
+class RecordingBinder(Binder):
+    """Binds as any, and notes calls while it is asked to."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._calls: list[Call] | None = None
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Call]]:
+        """The calls that are made meanwhile."""
+        calls: list[Call] = []
+        self._calls = calls
+        try:
+            yield calls
+        finally:
+            self._calls = None
+
+    def bind(self, request: KernelRequest, **constants: Any) -> Callable[..., Any]:
+        function, kernel = super().bind(request, **constants), self.choose(request).spec.name
+
+        def noted(*arguments: Any) -> Any:
+            if self._calls is not None:
+                self._calls.append(Call(request, kernel, constants, function, arguments))
+            return function(*arguments)
+
+        return noted
+
+
+def clocks() -> dict[str, int]:
+    """MHz of the processors of a GPU now, where its driver says so."""
+    try:
+        return {"sm_mhz": torch.cuda.clock_rate()}
+    except (RuntimeError, ModuleNotFoundError, AssertionError):
+        return {}

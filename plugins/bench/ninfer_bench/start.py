@@ -1,0 +1,201 @@
+"""``ninfer bench start``: from files of a model of real dimensions to an engine that answers."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from attrs import evolve, field, frozen
+
+from ninfer_bench.report import Report, percent
+from ninfer_bench.written import read_through, write_random
+from ninfer_core.api import PreparedPrompt, Progress, SamplingParams
+from ninfer_core.artifact.container import open_artifact
+from ninfer_core.cli.console import Console
+from ninfer_core.cli.launch import prepare_catalogue
+from ninfer_core.config import EnginePlan, resolve
+from ninfer_core.engine.load import LoadedEngine, load_engine
+from ninfer_core.engine.request import Event, Finished, GenerationRequest
+
+LEDGER_TOLERANCE = 0.02
+"""Of the ledger: what may be allocated beyond it."""
+
+
+@frozen(eq=False)
+class Started:
+    """An engine, and how it came to be. :ivar phases: seconds by phase, all of ``seconds`` in sum.
+    """
+
+    plan: EnginePlan
+    loaded: LoadedEngine
+    seconds: float
+    phases: dict[str, float]
+
+
+@frozen(eq=False)
+class Answered:
+    """One request. :ivar cycles: seconds of each decode cycle. :ivar gaps: of those, seconds in
+    which the device had no model to run."""
+
+    end: Finished
+    cycles: list[float] = field(factory=list)
+    gaps: list[float] = field(factory=list)
+
+
+def run(arguments: Namespace) -> Report:
+    """Write the weights if the file is not there, start, read a prompt, decode."""
+    with Console(arguments.log_level) as console:
+        started = _start(arguments, console.progress)
+        loaded = _peak()
+        answered = _answer(started, arguments.prompt_tokens, arguments.output_tokens)
+        running = _peak()
+    return _report(arguments, started, answered, loaded, running)
+
+
+def _start(arguments: Namespace, progress: Progress) -> Started:
+    config, report, artifact = prepare_catalogue(arguments, progress)
+    path: Path = arguments.weights
+    room = arguments.prompt_tokens + arguments.output_tokens
+    config = evolve(config, model=str(path), max_context=config.max_context or room + 64)
+    planned = resolve(config, report, absent=True, artifact=artifact)
+    if not path.exists():
+        write_random(artifact, path, report.registry, planned.hardware.device, progress)
+    read_through(path)
+    plan = resolve(config, report, artifact=open_artifact(path))
+    if arguments.memory:
+        plan = _capped(plan, arguments.memory)
+    if plan.hardware.device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    phases: dict[str, float] = {}
+    begin = last = time.perf_counter()
+
+    def clocked(phase: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        phases[phase] = phases.get(phase, 0.0) + now - last
+        last = now
+        progress(phase, done, total)
+
+    loaded = load_engine(plan, clocked)
+    seconds = time.perf_counter() - begin
+    return Started(plan, loaded, seconds, phases)
+
+
+def _capped(plan: EnginePlan, memory: int) -> EnginePlan:
+    """A plan that has no more than so many bytes, and a process that gets no more.
+
+    :raises CapacityError: if the plan needs more.
+    """
+    ledger = evolve(plan.ledger, budget_bytes=min(memory, plan.ledger.budget_bytes),
+                    budget_source="asked for by --memory")
+    ledger.check()
+    if plan.hardware.device == "cuda":
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, memory / total))
+    return evolve(plan, ledger=ledger)
+
+
+def _answer(started: Started, prompt_tokens: int, output_tokens: int) -> Answered:
+    """A prompt of random bytes, and greedy tokens after it."""
+    engine, vocab_size = started.loaded.engine, 250
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, vocab_size, (prompt_tokens,), generator=generator).tolist()
+    prompt = PreparedPrompt(tuple(ids), text="")
+    events: list[Event] = []
+    request = GenerationRequest(prompt, SamplingParams(), output_tokens, ignore_eos=True)
+    engine.submit(request, events.append)
+    cycles: list[float] = []
+    with _marks(started) as spans:
+        begin, goes_on = time.perf_counter(), True
+        while goes_on:
+            goes_on = engine.step()
+            now = time.perf_counter()
+            cycles.append(now - begin)
+            begin = now
+    end = events[-1]
+    assert isinstance(end, Finished)
+    decoded = cycles[-len(spans):] if spans else cycles
+    return Answered(end, decoded, _gaps(spans))
+
+
+@contextmanager
+def _marks(started: Started) -> Iterator[list[tuple[Any, Any]]]:
+    """Events of the device before and behind every decode step of the model, on a GPU."""
+    runner = started.loaded.engine._execution._runner
+    spans: list[tuple[Any, Any]] = []
+    if started.plan.hardware.device != "cuda":
+        yield spans
+        return
+    forward = runner._forward
+
+    def marked(batch: Any) -> torch.Tensor:
+        before, behind = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        logits = forward(batch)
+        behind.record()
+        spans.append((before, behind))
+        return logits
+
+    runner._forward = marked
+    try:
+        yield spans
+    finally:
+        runner._forward = forward
+        torch.cuda.synchronize()
+
+
+def _gaps(spans: list[tuple[Any, Any]]) -> list[float]:
+    """Seconds from the end of each step of the model to the begin of the next."""
+    return [behind.elapsed_time(before) / 1e3
+            for (_, behind), (before, _) in pairwise(spans)]
+
+
+def _peak() -> int:
+    """Most bytes of tensors on the device so far; 0 without one."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
+
+
+def _report(
+    arguments: Namespace, started: Started, answered: Answered, loaded: int, running: int
+) -> Report:
+    plan, end = started.plan, answered.end
+    ledger, times = plan.ledger.total_bytes, end.timings
+    cycle = median(answered.cycles[1:] or answered.cycles)
+    gap = median(answered.gaps) if answered.gaps else 0.0
+    beyond = running / ledger - 1
+    lines = {line.name: line.nbytes for line in plan.ledger.lines}
+    values: dict[str, Any] = {
+        "benchmark": "start", "model": plan.config.model, "profile": plan.config.profile,
+        "kv_dtype": plan.config.kv_dtype, "max_context": plan.config.max_context,
+        "spec": plan.config.spec, "start_s": started.seconds, "phases_s": started.phases,
+        "ledger_bytes": ledger, "ledger": lines, "peak_loading_bytes": loaded,
+        "peak_bytes": running, "prompt_tokens": times.prefill_tokens,
+        "prefill_s": times.prefill_s, "output_tokens": end.usage.output_tokens,
+        "decode_s": times.decode_s, "cycle_s": cycle, "gap_s": gap,
+        "rounds": end.usage.rounds, "accepted": end.usage.accepted_tokens,
+    }
+    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in started.phases.items())
+    rows = [
+        ("start", f"{started.seconds:.1f} s", phases),
+        ("ledger", f"{ledger:,} B", ", ".join(f"{name} {n:,}" for name, n in lines.items())),
+        ("allocated at most", f"{running:,} B",
+         f"{100 * beyond:+.2f} % of the ledger; while loading {loaded:,}" if running else "no GPU"),
+        ("prompt", f"{times.prefill_tokens} tokens in {times.prefill_s:.2f} s",
+         f"{times.prefill_tokens / max(times.prefill_s, 1e-9):,.0f} tok/s"),
+        ("decode", f"{end.usage.output_tokens} tokens in {times.decode_s:.2f} s",
+         f"a cycle takes {cycle * 1e3:.2f} ms"),
+        ("device without a model", f"{gap * 1e6:.0f} us a cycle", percent(gap, cycle)),
+    ]
+    problems = [str(end.cause)] if end.cause else []
+    if beyond > LEDGER_TOLERANCE:
+        problems.append(f"{running:,} B were allocated, and the ledger has {ledger:,}")
+    heading = f"{arguments.model} on profile {plan.config.profile}, KV {plan.config.kv_dtype}"
+    return Report(values, {heading: rows}, tuple(problems))

@@ -1,0 +1,96 @@
+"""Compiling what bound ops launch for a card that is not there. For a process of its own: it takes
+Triton's driver away."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import triton
+from attrs import frozen
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from ninfer_triton_kernels.bindings import cache, stored
+
+PROCESSORS = {90: 132, 120: 170, 121: 48}
+"""Multiprocessors of the H200, the RTX 5090 and the DGX Spark."""
+
+SHARED_BYTES = {90: 227 << 10, 120: 99 << 10, 121: 99 << 10}
+"""Shared memory that a program can have."""
+
+REGISTERS, MOST_THREADS = 1 << 16, {90: 2048, 120: 1536, 121: 1536}
+"""Of a multiprocessor."""
+
+
+@frozen
+class Compiled:
+    """Code of a kernel.
+
+    :ivar spills: bytes of local memory a thread. :ivar shared: bytes of shared memory.
+    :ivar instructions: matrix instructions in its PTX.
+    """
+
+    kernel: str
+    registers: int
+    spills: int
+    shared: int
+    warps: int
+    instructions: tuple[str, ...]
+
+    def programs(self, capability: int) -> int:
+        """That a multiprocessor holds at once."""
+        threads = 32 * self.warps
+        by_registers = REGISTERS // (threads * -(-self.registers // 8) * 8)
+        by_memory = SHARED_BYTES[capability] // (self.shared + 1024)  # 1 KiB is the system's
+        return min(by_registers, by_memory, MOST_THREADS[capability] // threads)
+
+
+@contextmanager
+def compiling_for(capability: int) -> Iterator[dict[str, Any]]:
+    """Launches compile and run nothing meanwhile; the compiled kernels by their hashes."""
+    driver = mock.Mock()
+    driver.get_current_target.return_value = GPUTarget("cuda", capability, 32)
+    driver.get_current_device.return_value = driver.get_current_stream.return_value = 0
+    triton.runtime.driver.set_active(driver)
+    compiled: dict[str, Any] = {}
+    original = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = original(self, *args, grid=grid, warmup=True, **options)
+        compiled[kernel.hash] = kernel
+        return kernel
+
+    with (
+        mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(stored, "num_processors", lambda device: PROCESSORS[capability]),
+        mock.patch.object(stored, "capability", lambda device: capability),
+        mock.patch.object(cache, "capability", lambda device: capability),
+    ):
+        yield compiled
+
+
+def facts_of(kernel: Any) -> Compiled:
+    """What the assembler says of a compiled kernel.
+
+    :raises AssertionError: if it begins before the one ahead of it has ended, and never waits.
+    """
+    waits = "griddepcontrol.wait" in kernel.asm["ptx"]
+    assert waits or not kernel.metadata.launch_pdl, f"{kernel.name} begins early and never waits"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        tool = triton.knobs.nvidia.cuobjdump.path
+        text = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True,
+                              text=True, check=True).stdout
+    found = {key: int(value) for key, value in re.findall(r"(REG|STACK|SHARED):(\d+)", text)}
+    kinds = re.findall(r"(?:mma\.sync|wgmma\.mma_async)[.\w:]*", kernel.asm["ptx"])
+    return Compiled(
+        kernel.name, found["REG"], found["STACK"], kernel.metadata.shared + found["SHARED"],
+        kernel.metadata.num_warps, tuple(sorted({*kinds})),
+    )

@@ -1,0 +1,71 @@
+"""Attention of one token to the tokens of its blocks and of its open one."""
+
+import triton
+import triton.language as tl
+
+from ninfer_triton_kernels.kernels.cache import PAGE, as_operand
+from ninfer_triton_kernels.kernels.overlap import release, wait
+from ninfer_triton_kernels.kernels.places import load_places
+from ninfer_triton_kernels.kernels.products import multiply
+
+
+@triton.jit
+def selected_attention(
+    q, q_stride, blocks, blocks_stride, out, out_stride, key_codes, key_scales, value_codes,
+    value_scales, key_page, key_scale_page, value_page, value_scale_page, positions, token_row,
+    page_table, table_stride, num_kv_heads, width, group, num_blocks, scale, block,
+    CODEC: tl.constexpr, SHARED: tl.constexpr, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):
+    """``M`` of the query heads of one key head. With ``SHARED``, keys are the values too."""
+    wait()
+    release()
+    t = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    m = tl.program_id(2) * M + tl.arange(0, M)
+    i = tl.arange(0, BLOCK)
+    live = (m < group)[:, None] & (i < width)[None, :]
+    at = (kv_head * group + m)[:, None] * width + i[None, :]
+    queries = tl.load(q + t * q_stride + at, mask=live, other=0.0)
+    position = tl.load(positions + t).to(tl.int32)
+    own = blocks + t * blocks_stride
+    b = tl.arange(0, B)
+    chosen = tl.sum((tl.load(own + b, mask=b < num_blocks, other=-1) >= 0).to(tl.int32), 0) * block
+    opened = (position + 1) // block * block
+    count = chosen + position + 1 - opened
+    table = page_table + tl.load(token_row + t) * table_stride
+    top = tl.full((M,), float("-inf"), tl.float32)
+    mass = tl.zeros((M,), tl.float32)
+    total = tl.zeros((M, BLOCK), tl.float32)
+    for first in tl.range(0, count, N, num_stages=STAGES):
+        n = first + tl.arange(0, N)
+        seen = n < count
+        number = tl.load(own + n // block, mask=n < chosen, other=0)
+        token = tl.where(n < chosen, number * block + n % block, opened + n - chosen)
+        page = tl.load(table + token // PAGE, mask=seen, other=0)
+        keys, key_factors = load_places(
+            key_codes, key_scales, page, token % PAGE, key_page, key_scale_page, kv_head,
+            num_kv_heads, seen, width, CODEC, N, BLOCK)
+        if SHARED:
+            values, value_factors = keys, key_factors
+        else:
+            values, value_factors = load_places(
+                value_codes, value_scales, page, token % PAGE, value_page, value_scale_page,
+                kv_head, num_kv_heads, seen, width, CODEC, N, BLOCK)
+        zero = tl.zeros((M, N), tl.float32)
+        scores = multiply(queries, tl.trans(as_operand(keys, key_factors, CODEC)), zero) * scale
+        if CODEC == "fp8":
+            scores *= key_factors[None, :]
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - base[:, None])
+        faded = tl.exp2(top - base)
+        mass = mass * faded + tl.sum(weights, 1)
+        if CODEC == "fp8":
+            weights *= value_factors[None, :]
+        total = multiply(weights.to(tl.bfloat16), as_operand(values, value_factors, CODEC),
+                         total * faded[:, None])
+        top = higher
+    result = (total / mass[:, None]).to(out.dtype.element_ty)
+    tl.store(out + t * out_stride + at, result, mask=live)

@@ -1,0 +1,40 @@
+"""What a card's kernels keep beside weights, state and activations."""
+
+import pytest
+
+from ninfer_core.api import KernelWork, MachineFigures
+from ninfer_nvidia.card import NvidiaCard
+
+FIGURES = MachineFigures("any", 1 << 30, 1e12, {"bfloat16": 1e14}, 1e-6, "guessed")
+CARD = NvidiaCard("any", ("any",), 120, "fp8", FIGURES, reserve_bytes=0)
+
+
+def work(**changes):
+    sizes = {"matrix": (34816, 5120), "max_tokens": 2048, "decode_tokens": 4,
+             "max_context": 240_000, "attention_width": 6144}
+    return KernelWork(**{**sizes, **changes})
+
+
+def test_the_27b_at_240k_tokens():
+    """A matrix in bf16, both halves of a gated product, sums of 16 tokens over 355 runs."""
+    runs = 32 + 120 + 203
+    expected = 2 * 34816 * 5120 + 2 * 2048 * 34816 + 4 * 16 * runs * 6144
+    assert CARD.scratch_bytes(work()) == expected
+
+
+@pytest.mark.parametrize("context", [1, 64, 65, 32 * 64, 33 * 64, 512 * 64, 513 * 64, 4000 * 64])
+def test_runs_are_those_of_the_kernel(context):
+    cache = pytest.importorskip("ninfer_triton_kernels.bindings.cache")
+    runs = cache.num_runs(-(-context // 64))
+    nothing = {"matrix": (0, 0), "max_tokens": 0, "attention_width": 1}
+    assert CARD.scratch_bytes(work(max_context=context, **nothing)) == 4 * 16 * runs
+
+
+def test_more_sequences_keep_more():
+    assert CARD.scratch_bytes(work(decode_tokens=32)) > CARD.scratch_bytes(work(decode_tokens=16))
+    assert CARD.scratch_bytes(work(decode_tokens=16)) == CARD.scratch_bytes(work())
+
+
+def test_products_want_fragments_of_what_has_few_bits():
+    assert set(CARD.layouts.values()) == {"fragments_m16_v1"}
+    assert "nvfp4" in CARD.layouts and "bf16" not in CARD.layouts
