@@ -10,9 +10,9 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 
-from ninfer_constraints.compiler import Compiler
-from ninfer_core.api import CallRules, ConstraintContext, Grammar
-from ninfer_core.text.function_calls import SYNTAX
+from ninfer_core.api import CallRules, ConstraintCompiler, ConstraintContext, Grammar
+from ninfer_core.api.lazy import to_lazy
+from ninfer_tool_calls.function_calls import SYNTAX
 
 PERSON = {"type": "object", "required": ["name", "age", "tags"], "additionalProperties": False,
           "properties": {"name": {"type": "string"}, "age": {"type": "integer"},
@@ -59,7 +59,7 @@ class Words:
             rest = rest[size:]
 
 
-def measure(compiler: Compiler, name: str, count: int, end: frozenset[int]) -> None:
+def measure(compiler: ConstraintCompiler, name: str, count: int, end: frozenset[int]) -> None:
     """Print one case: ms to compile, us of masks (median, 99th percentile, most), of commits."""
     grammar, calls = CASES[name]
     begin = time.thread_time()
@@ -91,10 +91,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vocabulary", type=int, default=248_077)
     parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--compiler", type=to_lazy, metavar="MODULE:NAME",
+                        default="ninfer_constraints.compiler:Compiler",
+                        help="ninfer_xgrammar.compiler:Compiler is XGrammar's")
     arguments = parser.parse_args()
     words = Words(arguments.vocabulary)
     begin = time.thread_time()
-    compiler = Compiler(ConstraintContext(words, arguments.vocabulary, SYNTAX))
+    compiler = arguments.compiler.load()(
+        ConstraintContext(words, arguments.vocabulary, SYNTAX))
     compiler.compile(Grammar("choice", '["a"]'), CallRules(), [])
     print(f"vocabulary of {arguments.vocabulary}: {time.thread_time() - begin:.2f} s")
     print("grammar         compile   median      p99     most   commit")

@@ -1,7 +1,7 @@
 """What the server costs: the same engine driven in its own process, and through HTTP.
 
     python plugins/serve/benchmarks/overhead.py             # an engine of 2,000 tok/s, made up
-    python plugins/serve/benchmarks/overhead.py --smollm2
+    python plugins/serve/benchmarks/overhead.py --smollm2 --threads 1
     python plugins/serve/benchmarks/overhead.py --requests 10000     # memory, instead of speed
 
 Engine, server and clients are processes of their own. The latency that is added to a token is
@@ -116,10 +116,11 @@ def paced_server(step_s: float, output: int, times: str = "") -> Iterator[tuple[
 
 
 @contextmanager
-def smollm2_server() -> Iterator[int]:
+def smollm2_server(threads: int | None) -> Iterator[int]:
     """Port of `ninfer-serve`."""
-    words = ["--port", "0", "--model", "smollm2", "--max-context", "1024",
-             "--max-concurrency", str(STREAMS)]
+    words = ["smollm2", "--port", "0", "--max-context", "1024", "--max-concurrency", str(STREAMS)]
+    if threads is not None:
+        words += ["--threads", str(threads)]
     process = subprocess.Popen([sys.executable, "-m", "ninfer_serve.cli", *words], text=True,
                                stderr=subprocess.PIPE)
     assert process.stderr
@@ -171,10 +172,11 @@ def compare_paced(step_s: float, output: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def compare_smollm2(output: int, rounds: int) -> dict[str, Any]:
+def compare_smollm2(output: int, rounds: int, threads: int | None) -> dict[str, Any]:
     report = load_plugins()
     path = artifact_path("smollm2", report.registry, lambda *_: None)
-    config = LaunchConfig(model=str(path), max_context=1024, max_concurrency=STREAMS)
+    config = LaunchConfig(model=str(path), max_context=1024, max_concurrency=STREAMS,
+                          threads=threads)
     prompts = [[1000 + 7 * row + place for place in range(PROMPT)] for row in range(STREAMS)]
     inside, outside = Times(), Times()
     for _ in range(rounds):
@@ -183,7 +185,7 @@ def compare_smollm2(output: int, rounds: int) -> dict[str, Any]:
         begin = time.monotonic()
         drive(engine, output, prompts)
         inside.append(output * STREAMS / (time.monotonic() - begin))
-        with smollm2_server() as port:
+        with smollm2_server(threads) as port:
             begin = time.monotonic()
             asyncio.run(streams(port, prompts, output))
             outside.append(output * STREAMS / (time.monotonic() - begin))
@@ -233,6 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smollm2", action="store_true", help="the real model instead")
+    parser.add_argument("--threads", type=int, help="of the real model's engine")
     parser.add_argument("--step-ms", type=float, default=4.0, help="time of a step")
     parser.add_argument("--output", type=int, help="tokens of a stream")
     parser.add_argument("--rounds", type=int, default=3)
@@ -241,7 +244,7 @@ def main() -> None:
     if given.requests:
         found = memory(given.requests)
     elif given.smollm2:
-        found = compare_smollm2(given.output or 150, given.rounds)
+        found = compare_smollm2(given.output or 150, given.rounds, given.threads)
     else:
         found = compare_paced(given.step_ms / 1e3, given.output or 1000, given.rounds)
     print(json.dumps(found, indent=1))

@@ -23,11 +23,14 @@ from ninfer_fixtures.tiny import tiny_resources
 from ninfer_serve import engine_process, server, wire
 from ninfer_serve.app import AppOptions, create_app
 from ninfer_serve.engine_service import EngineService, ServiceOptions
+from ninfer_serve.garbage import freeze_what_is_loaded
 from ninfer_serve.service import ModelFacts
 from ninfer_serve.supervisor import Supervisor
 
 STREAMS, PROMPT = 8, 64
 COMMAND = f"""
+from ninfer_serve.parent import die_with_parent
+die_with_parent()
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import paced
@@ -50,7 +53,6 @@ class TimedLine(engine_process.Line):
 
 def run_engine() -> NoReturn:
     """The engine process."""
-    engine_process.die_with_parent()
     line = TimedLine(socket.socket(fileno=int(sys.argv[1])))
     report = os.environ.get("TIMES")
     line.times = [] if report else None
@@ -58,6 +60,7 @@ def run_engine() -> NoReturn:
     next(messages)
     engine, _ = stub_engine(STREAMS, 4 * PROMPT, output, float(os.environ["STEP_S"]))
     line.send(wire.Ready(4 * PROMPT + output, STREAMS, 256, []))
+    freeze_what_is_loaded()
     begun = time.process_time()
     engine_process.run(engine, line, messages, lambda: None)
     if report:

@@ -45,6 +45,8 @@ class EventBuffer:
 
 def joined(events: Sequence[ChoiceEvent]) -> list[ChoiceEvent]:
     """The same events, with text of one choice and channel that stands side by side in one."""
+    if len(events) == 1:
+        return [*events]
     result: list[ChoiceEvent] = []
     for (choice, channel), run in groupby(events, _key):
         each = list(run)

@@ -14,7 +14,7 @@ from ninfer_core.engine.request import (
     TextDelta,
 )
 from ninfer_serve.answer import EventBuffer
-from ninfer_serve.engine_link import EngineLink, failed
+from ninfer_serve.engine_link import EngineLink, Heard
 
 
 class Choices:
@@ -67,13 +67,13 @@ class Choices:
             try:
                 await self._submit(choice, request)
             except Exception as error:
-                self._take(choice, failed(request, error))
+                self._take(choice, Heard().failed(request, error))
 
     def _take(self, choice: int, event: Event) -> None:
-        if isinstance(event, Finished):
+        if isinstance(event, TextDelta):
+            self.first_at = self.first_at or time.monotonic()
+        elif isinstance(event, Finished):
             self.ends.append(event)
-        elif self.first_at is None and isinstance(event, TextDelta):
-            self.first_at = time.monotonic()
         self.buffer.put(choice, event)
 
 

@@ -175,6 +175,8 @@ class TierOptions:
     disk_cache: str | None = option(None, "folder for states that outlive the server",
                                     metavar="FOLDER")
     disk_capacity: int = option(16 << 30, "most bytes of that")
+    state_tier: str | None = option(None, "who keeps them there (default: the only one installed)",
+                                    metavar="NAME")
 
 
 @frozen
@@ -239,7 +241,7 @@ def launch_options(config: ServeConfig) -> dict[str, Any]:
         "lm_head_draft": config.speculation.lm_head_draft,
         "constraints": config.serving.constraints, "prefix_cache": config.serving.prefix_cache,
         "host_capacity": tiers.host_capacity, "disk_cache": tiers.disk_cache,
-        "disk_capacity": tiers.disk_capacity,
+        "disk_capacity": tiers.disk_capacity, "state_tier": tiers.state_tier,
     }
 
 

@@ -3,10 +3,8 @@ step gave. The server starts it, and it does not outlive the server."""
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -27,10 +25,10 @@ from ninfer_core.plugin_host import load_plugins
 from ninfer_core.state.step import PAGE_TOKENS
 from ninfer_serve import wire
 from ninfer_serve.desk import Desk
+from ninfer_serve.garbage import freeze_what_is_loaded
 from ninfer_serve.log import set_up_log
 
 _log = logging.getLogger(__name__)
-PR_SET_PDEATHSIG = 1
 PHASE_S = 0.1
 """Least time between two messages of how far loading has come."""
 
@@ -59,7 +57,6 @@ class Line:
 def main() -> NoReturn:
     """Serve the socket whose number is the first argument, until the server says stop or is gone.
     """
-    die_with_parent()
     line = Line(socket.socket(fileno=int(sys.argv[1])))
     messages = line.messages()
     launch = next(messages, None)
@@ -76,6 +73,7 @@ def serve(launch: wire.Launch, line: Line, messages: Iterator[wire.ToEngine]) ->
     try:
         plan, loaded = load(launch, line)
         warm_up(loaded.engine)
+        freeze_what_is_loaded()
     except Exception as error:
         _log.debug("the engine cannot be loaded", exc_info=True)
         line.send(wire.Broken(wire.failure_of(error)))
@@ -137,18 +135,6 @@ def ready(plan: EnginePlan, loaded: LoadedEngine) -> wire.Ready:
         *(f"{option}: {value} ({why})" for option, value, why in plan.reasons),
         f"memory: {lines}; {100 * weights.mapped_bytes // weights.nbytes} % of the weights mapped",
     ])
-
-
-def die_with_parent() -> None:
-    """Let the system end this process with the thread that started it, however that ends. What ends
-    the server in an orderly way comes through the socket, not by a signal to all processes."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it was too late for the signal
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _check(device: str) -> None:

@@ -147,7 +147,7 @@ def headers_of(error: Exception) -> dict[str, str]:
 
 def error_response(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """The response to a failed request, in the dialect of its path."""
-    if status_of(error)[0] == 500:
+    if status_of(error)[0] == 500 and not isinstance(error, NInferError):  # else it is in the log
         _log.error("request %s failed", request_id(request.scope), exc_info=error)
     if request.scope["path"].startswith(ANTHROPIC_PATH):
         status, body = anthropic_status(error), anthropic_error(error, request_id(request.scope))

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 from attrs import frozen
 
 from ninfer_core.api import RequestError
-from ninfer_serve.body import read_object
 
 
 @frozen
@@ -23,11 +22,6 @@ class Members:
 
     values: Mapping[str, Any]
     path: str = ""
-
-    @classmethod
-    def parse(cls, body: bytes) -> Members:
-        """The object of a request's body; raises as `read_object`."""
-        return cls(read_object(body))
 
     @classmethod
     def of(cls, value: Any, path: str = "") -> Members:

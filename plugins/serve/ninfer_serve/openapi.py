@@ -15,13 +15,14 @@ _MEANINGS = {
     401: "The API key is missing or wrong",
     404: "There is no such thing",
     413: "The body is too large",
+    415: "The body is compressed",
     429: "Too many requests are running or waiting",
     500: "The server is at fault",
     503: "There is no engine at the moment, or the request waited too long",
     504: "The answer was not complete at its deadline",
     529: "Too many requests are running or waiting",
 }
-GENERATING = (400, 401, 404, 413, 429, 500, 503, 504)
+GENERATING = (400, 401, 404, 413, 415, 429, 500, 503, 504)
 """What a request for an answer may be told."""
 ASKING = (401, 404, 500)
 """What a request without a body may be told."""

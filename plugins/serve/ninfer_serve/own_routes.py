@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ninfer_core.plugin_host import PluginReport
 from ninfer_serve.auth import OPEN
+from ninfer_serve.body import nothing
 from ninfer_serve.openapi import gives
 from ninfer_serve.service import Service
 
@@ -50,7 +51,7 @@ def own_routes(service: Service, report: PluginReport) -> Sequence[ControllerRou
     @head("/health", opt={OPEN: True}, summary="The status of GET /health alone",
           sync_to_thread=False, responses=gives(Health, (503,), Health))
     def health_alone() -> Response[None]:
-        return Response(None, **_told(service.status()["state"]))
+        return nothing(**_told(service.status()["state"]))
 
     @get("/v1/plugins", summary="Plugins of this server", sync_to_thread=False,
          responses=gives(PluginList, (401, 500)))

@@ -63,21 +63,26 @@ class LogLines:
         for end in outcome.ends:
             times, usage, reuse = end.timings, end.usage, end.reuse
             speed = times.decode_tokens / times.decode_s if times.decode_s else 0
-            _log.info(
+            failed = end.reason == "error"
+            _log.log(
+                logging.WARNING if failed else logging.INFO,
                 "%s: %s; %d tokens in (%d reused), %d out; waited %.2f s, read %.2f s, "
                 "wrote %.2f s (%.1f tok/s)%s", outcome.request_id or outcome.answer_id,
-                end.reason, usage.prompt_tokens, reuse.num_tokens, usage.output_tokens,
+                f"failed, {_in_a_line(end.cause)}" if failed else end.reason, usage.prompt_tokens,
+                reuse.num_tokens, usage.output_tokens,
                 times.queue_s, times.prefill_s, times.decode_s, speed,
                 "".join(f"; {name} {value}" for name, value in outcome.record.items()
                         if value is not None),
             )
-            if end.reason == "error":
-                _log.warning("%s failed: %s", outcome.request_id, end.cause)
         if len(outcome.ends) < outcome.num_choices:
             _log.info("%s: its client left after %.2f s", outcome.request_id, outcome.total_s)
 
     def refused(self, request_id: str, error: Exception) -> None:
         _log.info("%s: refused with %d, %s", request_id, *status_of(error))
+
+
+def _in_a_line(error: Exception | None) -> str:
+    return " ".join(str(error).split())
 
 
 def choice_facts(end: Finished) -> dict[str, Any]:

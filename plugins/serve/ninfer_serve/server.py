@@ -23,7 +23,7 @@ from ninfer_core.artifact.container import open_artifact
 from ninfer_core.cli.console import Console
 from ninfer_core.cli.models import artifact_path
 from ninfer_core.config import LaunchConfig
-from ninfer_core.config.model import ModelPlan, blame, resolve_model
+from ninfer_core.config.model import ModelPlan, blame, find_speculator, resolve_model
 from ninfer_core.config.structure import structure
 from ninfer_core.plugin_host import (
     PluginReport,
@@ -37,6 +37,7 @@ from ninfer_serve.app import AppOptions, create_app
 from ninfer_serve.config import ServeConfig, api_keys, launch_options, prompt_options
 from ninfer_serve.connection import Connection
 from ninfer_serve.engine_service import EngineService, ServiceOptions
+from ninfer_serve.garbage import freeze_what_is_loaded
 from ninfer_serve.generation import RequestDefaults
 from ninfer_serve.log import set_up_log
 from ninfer_serve.outcome import Observer
@@ -93,7 +94,8 @@ def prepare(config: ServeConfig, console: Console) -> Served:
         modules=config.plugins.load, blocked=config.plugins.block, profile=launch.profile
     )
     plugins = load_plugins(selection)
-    path = artifact_path(launch.model, plugins.registry, console.progress)
+    speculator = find_speculator(launch, plugins)
+    path = artifact_path(launch.model, plugins.registry, console.progress, speculator)
     launch = evolve(launch, model=str(path))
     model = resolve_model(launch, plugins)
     with blame(model.pack.provenance):
@@ -189,6 +191,7 @@ async def running(
     app: Litestar, listener: socket.socket, drain_s: float
 ) -> AsyncIterator[None]:
     """An HTTP server that drains when the block ends: who is connected gets the answer first."""
+    freeze_what_is_loaded()
     asgi: Any = app  # the two have types of their own for it
     server = _Server(uvicorn.Config(
         asgi, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection,

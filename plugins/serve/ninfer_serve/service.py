@@ -115,8 +115,8 @@ class Service(Protocol):
     def status(self) -> dict[str, Any]:
         """What there is to say of the server: ``state`` (``ok``, or why nothing goes on),
         ``pending`` answers, ``restarts`` of the engine, and ``engine``: the members of the last
-        `EngineStatus`, which came at ``heard_s`` of the monotonic clock, or None if there is no
-        engine; ``held``: lines that say who held how much memory when a request last ended."""
+        `EngineStatus`, which came ``heard_s`` seconds ago, or None if there is no engine;
+        ``held``: lines that say who held how much memory when a request last ended."""
         ...
 
     def observe(self, observer: Observer) -> None:

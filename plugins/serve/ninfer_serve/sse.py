@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 from litestar.response import Stream
 
+from ninfer_core.api import NInferError
 from ninfer_core.text.unicode import unicode_scalars
 
 _log = logging.getLogger(__name__)
@@ -51,39 +53,80 @@ async def with_heartbeat(
 ) -> AsyncGenerator[bytes, None]:
     """``frames``, and ``beat`` whenever nothing was sent for ``every_s`` seconds. Closing it closes
     ``frames``."""
-    following: asyncio.Task[bytes] | None = None
+    relay = _Relay(frames, every_s)
     try:
-        while True:
-            following = following or asyncio.ensure_future(_next(frames))
-            await asyncio.wait({following}, timeout=every_s)
-            if not following.done():
-                yield beat() if callable(beat) else beat
-                continue
-            done, following = following, None
-            try:
-                ready = done.result()
-            except StopAsyncIteration:
-                return
-            yield ready
+        while (piece := await relay.take()) is not None:
+            yield piece or (beat() if callable(beat) else beat)
     finally:
-        if following is not None:
-            following.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration):
-                await following
+        await relay.close()
         if isinstance(frames, AsyncGenerator):
             await frames.aclose()
+
+
+class _Relay:
+    """Pieces on their way from a task that makes them; one is made ahead. One task and one timer
+    for a whole stream: neither is made anew for every token.
+
+    :param every_s: after so long without a piece there is an empty one.
+    """
+
+    def __init__(self, pieces: AsyncIterator[bytes], every_s: float) -> None:
+        self._loop, self._every_s = asyncio.get_running_loop(), every_s
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._piece, self._silent_since = b"", math.inf
+        self._maker = asyncio.ensure_future(self._make(pieces))
+        self._maker.add_done_callback(lambda _: self._news.set())
+        self._timer = self._loop.call_later(every_s, self._tick)
+
+    async def take(self) -> bytes | None:
+        """The next piece, or None behind the last; raises what making them fails with."""
+        self._silent_since = self._loop.time()
+        await self._news.wait()
+        self._news.clear()
+        self._silent_since = math.inf
+        piece, self._piece = self._piece, b""
+        self._room.set()
+        if not piece and self._maker.done():
+            self._maker.result()
+            return None
+        return piece
+
+    async def close(self) -> None:
+        """Nothing is made any more."""
+        self._timer.cancel()
+        self._maker.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await self._maker
+
+    async def _make(self, pieces: AsyncIterator[bytes]) -> None:
+        async for each in pieces:
+            if each:
+                self._piece = each
+                self._room.clear()
+                self._news.set()
+                await self._room.wait()
+
+    def _tick(self) -> None:
+        """Nobody waits for the reader of a piece: that is no silence."""
+        due = self._silent_since + self._every_s
+        if (now := self._loop.time()) >= due:
+            self._news.set()
+        wait_s = due - now if now < due < math.inf else self._every_s
+        self._timer = self._loop.call_later(wait_s, self._tick)
 
 
 async def with_error(
     frames: AsyncGenerator[bytes, None], frame_of: Callable[[Exception], bytes]
 ) -> AsyncGenerator[bytes, None]:
     """``frames``, and ``frame_of(error)`` as the last one if they fail: the status is sent already.
-    Closing it closes ``frames``."""
+    Closing it closes ``frames``. What the engine or the request is at fault for, observers are
+    told."""
     try:
         async for each in frames:
             yield each
     except Exception as error:
-        _log.warning("an answer ends with an error event: %s", error)
+        if not isinstance(error, NInferError):
+            _log.exception("a stream failed")
         yield frame_of(error)
     finally:
         await frames.aclose()
@@ -94,6 +137,3 @@ def event_stream(frames: AsyncGenerator[bytes, None]) -> Stream:
     return Stream(frames, media_type="text/event-stream", headers=HEADERS,
                   status_code=200)
 
-
-async def _next(frames: AsyncIterator[bytes]) -> bytes:
-    return await anext(frames)

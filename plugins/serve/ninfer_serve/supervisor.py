@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -14,17 +15,20 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from attrs import asdict, define, frozen
+from attrs import Factory, asdict, define, frozen
 
 from ninfer_core.api import Progress
 from ninfer_core.engine.request import GenerationRequest, Sink
 from ninfer_core.engine.status import EngineStatus
 from ninfer_serve import wire
-from ninfer_serve.engine_link import failed
+from ninfer_serve.engine_link import Heard
 from ninfer_serve.service import EngineGone
 
 _log = logging.getLogger(__name__)
-COMMAND = "from ninfer_serve.engine_process import main; main()"
+COMMAND = (
+    "from ninfer_serve.parent import die_with_parent; die_with_parent(); "
+    "from ninfer_serve.engine_process import main; main()"
+)
 BUFFER_BYTES = 4 << 20
 """Of the socket, both ways."""
 
@@ -55,6 +59,7 @@ class _Call:
     request: GenerationRequest
     sink: Sink
     accepted: asyncio.Future[None]
+    heard: Heard = Factory(Heard)
 
 
 class _Line(asyncio.Protocol):
@@ -102,7 +107,8 @@ class _Line(asyncio.Protocol):
 class Supervisor:
     """An `EngineLink` to an engine process that is there again soon after it is lost.
 
-    :param command: Python that runs the engine, on the socket whose number is its first argument.
+    :param command: Python that runs the engine, on the socket whose number is its first argument;
+        the second is the id of this process.
     :ivar state: ``starting``, ``ok``, ``stalled``, ``restarting`` or ``stopping``.
     """
 
@@ -170,18 +176,19 @@ class Supervisor:
 
     def status(self) -> dict[str, Any]:
         engine = asdict(self._status) if self._status else None
-        return {"state": self.state, "engine": engine, "heard_s": self._heard_at,
+        return {"state": self.state, "engine": engine, "heard_s": time.monotonic() - self._heard_at,
                 "held": self._held, "restarts": self.restarts}
 
     async def close(self) -> None:
         """Stop the engine and wait for its end."""
+        listens = self._phase == "ok"  # while it loads it does not
         self._phase = "stopping"
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._line:
             self._line.send(wire.Stop())
-        await self._end_process(self._patience.stop)
+        await self._end_process(self._patience.stop if listens else 0)
 
     def kill(self) -> None:
         """End the engine at once, for good."""
@@ -194,25 +201,32 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        loop = asyncio.get_running_loop()
         self._gone.clear()
+        try:
+            ready = await self._load(ours, theirs)
+        except BaseException:
+            self._ready = None
+            if self._line is None:
+                ours.close()
+            await self._end_process(0)
+            raise
+        self._heard_at = self._moved_at = time.monotonic()
+        return ready
+
+    async def _load(self, ours: socket.socket, theirs: socket.socket) -> wire.Ready:
+        """Start a process at the other end of our socket, and wait until it is ready."""
+        loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-c", self._command, str(theirs.fileno()),
+                sys.executable, "-P", "-c", self._command, str(theirs.fileno()), str(os.getpid()),
                 pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=2,
             )
         line = _Line(self._receive, self._lose)
         await loop.create_unix_connection(lambda: line, sock=ours)
         self._line = line
         line.send(self._launch)
-        try:
-            ready = await self._ready
-        except BaseException:
-            await self._end_process(0)
-            raise
-        self._heard_at = self._moved_at = time.monotonic()
-        return ready
+        return await self._ready
 
     async def _end_process(self, grace_s: float) -> str:
         """Wait for the engine's end, and bring it about after a while; how it ended."""
@@ -254,10 +268,13 @@ class Supervisor:
     def _deliver(self, occurrence: wire.Occurrence) -> None:
         number = occurrence.number
         if call := self._calls.get(number):
-            self._answer(number, None)  # its acceptance may be behind what comes of it
+            if not call.accepted.done():  # what says so may be behind what comes of it
+                call.accepted.set_result(None)
             if isinstance(occurrence, wire.Ended):
                 del self._calls[number]
-            call.sink(wire.event_of(occurrence))
+            event = wire.event_of(occurrence)
+            call.heard.note(event)
+            call.sink(event)
 
     def _answer(self, number: int, failure: wire.Failure | None) -> None:
         """What became of a submission."""
@@ -294,7 +311,7 @@ class Supervisor:
             if not call.accepted.done():
                 call.accepted.set_exception(self._absence())
             else:
-                call.sink(failed(call.request, self._absence()))
+                call.sink(call.heard.failed(call.request, self._absence()))
 
     def _absence(self) -> EngineGone:
         phases = {"restarting": "it ended and starts again", "stopping": "the server is stopping"}

@@ -11,7 +11,7 @@ from litestar.types import ControllerRouterHandler
 
 from ninfer_core.api import Tokenizer
 from ninfer_core.text.template import MAX_CHARS
-from ninfer_serve.body import json_response, read_object
+from ninfer_serve.body import json_response, read_body
 from ninfer_serve.members import Members, refuse
 from ninfer_serve.openai import schemas
 from ninfer_serve.openai.messages import read_messages
@@ -29,7 +29,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
     @post("/tokenize", status_code=200, summary="Tokens of a text or a conversation",
           operation_class=takes(schemas.TokenizeRequest), responses=gives(schemas.Tokens))
     async def tokenize(request: Request[Any, Any, Any]) -> Response[Any]:
-        body = Members.of(read_object(await request.body()))
+        body = Members.of(await read_body(request))
         ids = await _tokens(service, body)
         shown = [_piece(tokenizer, each) for each in ids] if body.flag("with_pieces") else ids
         return json_response({"tokens": shown, "count": len(ids),
@@ -38,7 +38,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
     @post("/detokenize", status_code=200, summary="The text of tokens",
           operation_class=takes(schemas.DetokenizeRequest), responses=gives(schemas.Text))
     async def detokenize(request: Request[Any, Any, Any]) -> Response[Any]:
-        body = Members.of(read_object(await request.body()))
+        body = Members.of(await read_body(request))
         if not isinstance(ids := body.values.get("tokens"), list):
             refuse("tokens", "an array of token ids", ids)
         for index, each in enumerate(ids):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ninfer_constraints.compiler import Compiler
-from ninfer_core.api import CallRules, ConstraintContext, Grammar, TokenConstraint
-from ninfer_core.text.function_calls import SYNTAX
+from ninfer_core.api import (
+    CallRules,
+    ConstraintContext,
+    ConstraintSpec,
+    Grammar,
+    TokenConstraint,
+)
+from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_core.text.tokenizer import HfTokenizer
+from ninfer_tool_calls.function_calls import SYNTAX
 
 ENDS = ["<|endoftext|>", "<|im_end|>"]
 TAGS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
@@ -44,11 +50,16 @@ def tokenizer_json() -> Callable[..., bytes]:
 
 
 class Lab:
-    """A tokenizer, a compiler on it, and what can be done with both."""
+    """A tokenizer, a compiler on it, and what can be done with both.
 
-    def __init__(self, tokenizer: HfTokenizer) -> None:
+    :ivar engine: name of the compiler's engine. :ivar module: of its plugin.
+    """
+
+    def __init__(self, tokenizer: HfTokenizer, spec: ConstraintSpec, module: str) -> None:
         self.tokenizer, self.vocab_size = tokenizer, tokenizer.vocab_size
-        self.compiler = Compiler(ConstraintContext(tokenizer, self.vocab_size, SYNTAX))
+        self.engine, self.module = spec.name, module
+        compiler = spec.compiler.load()
+        self.compiler = compiler(ConstraintContext(tokenizer, self.vocab_size, SYNTAX))
         self.end_ids = frozenset(tokenizer.control_ids[text] for text in ENDS)
 
     def constraint(self, kind=None, source="", *, calls=CallRules(), tools=()) -> TokenConstraint:
@@ -106,15 +117,27 @@ class Lab:
         raise AssertionError(f"no end: {self.text(ids)[:200]!r}")
 
 
-@pytest.fixture(scope="session")
-def lab(tokenizer_json) -> Lab:
-    return Lab(HfTokenizer(tokenizer_json()))
+def installed() -> Iterator[tuple[ConstraintSpec, str]]:
+    """Constraint engines, each with the module of its plugin."""
+    for each in load_plugins(PluginSelection()).registry.constraints.values():
+        yield each.spec, each.provenance.module
+
+
+@pytest.fixture(scope="session", params=installed(), ids=lambda each: each[0].name)
+def constraint_engine(request) -> tuple[ConstraintSpec, str]:
+    """Every one that is installed, one after the other."""
+    return request.param
 
 
 @pytest.fixture(scope="session")
-def plain_lab(tokenizer_json) -> Lab:
+def lab(tokenizer_json, constraint_engine) -> Lab:
+    return Lab(HfTokenizer(tokenizer_json()), *constraint_engine)
+
+
+@pytest.fixture(scope="session")
+def plain_lab(tokenizer_json, constraint_engine) -> Lab:
     """The tags are text like any other."""
-    return Lab(HfTokenizer(tokenizer_json([])))
+    return Lab(HfTokenizer(tokenizer_json([])), *constraint_engine)
 
 
 def tool(name, parameters=None, **more) -> dict:

@@ -26,8 +26,7 @@ from ninfer_core.engine.request import Finished, GenerationRequest, TextDelta
 from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_fixtures.tiny import TinyModel
 
-MODULES = (
-    "ninfer_pack_qwen_dense", "ninfer_profile_cpu", "ninfer_constraints", "ninfer_drafting")
+MODULES = ("ninfer_pack_qwen_dense", "ninfer_profile_cpu", "ninfer_drafting")
 WHOLE = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 """Whether all schemas are tried, and not some of each kind."""
 SPECS = {"plain": {}, "mtp": {"spec": "mtp", "draft_tokens": 3}, "ngram": {"spec": "ngram"}}
@@ -36,8 +35,8 @@ GREEDY, DRAWN = SamplingParams(), SamplingParams(temperature=1.5, seed=3)
 
 
 @pytest.fixture(scope="module")
-def plugins():
-    modules = tuple(f"{name}.plugin" for name in MODULES)
+def plugins(lab):
+    modules = (*(f"{name}.plugin" for name in MODULES), lab.module)
     return load_plugins(PluginSelection(modules=modules, names=()))
 
 
@@ -83,8 +82,8 @@ def engine(request, path, plugins, lab):
 
 
 @pytest.fixture(scope="module")
-def greedy_answers():
-    """Token ids by test, so that engines can be compared."""
+def greedy_answers(lab):
+    """Token ids by test, so that speculators can be compared."""
     return {}
 
 
@@ -129,7 +128,7 @@ def accepted(lab, schema):
 def test_schemas(lab, engine, schemas, greedy_answers):
     """What ends is valid, and only a limit cuts an answer short; drafts change no greedy one."""
     wanted = [each for each in schemas if accepted(lab, each)]
-    assert len(wanted) >= 200
+    assert len(wanted) >= (200 if lab.engine == "llguidance" else 175)
     wanted = wanted if WHOLE else wanted[::7]
     ended = 0
     for number, schema in enumerate(wanted):
@@ -150,7 +149,7 @@ def test_schemas(lab, engine, schemas, greedy_answers):
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {
     "type": "object", "required": ["n"], "additionalProperties": False,
     "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 99},
-                   "s": {"type": "string", "maxLength": 6}}}}} for name in ("get", "put")]
+                   "s": {"enum": ["a", "more"]}}}}} for name in ("get", "put")]
 
 
 @pytest.mark.parametrize("rules", [

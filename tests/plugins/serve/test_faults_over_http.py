@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import socket
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from ninfer_core.api import CapacityError, NInferError, QueueTimeoutError
 from ninfer_core.engine.request import Finished, Reading, Started, TextDelta, Timings, Usage
+from ninfer_serve.request_log import LogLines
 from ninfer_serve.service import EngineGone
 
 ROUTES = {
@@ -112,6 +114,17 @@ def test_what_fails_has_a_status_and_in_a_stream_an_event(server, path, script, 
     until(lambda: is_idle(server))
 
 
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_is_in_the_log_once(serve, caplog, path, stream):
+    server = serve(*ROUTES.values(), observers=[LogLines()])
+    server.engine.script = ending(NInferError("kernel"), text="a")
+    server.client.post(path, json=body_of(path, stream=stream))
+    until(lambda: is_idle(server))
+    [record] = (each for each in caplog.records if each.levelno >= logging.WARNING)
+    assert "failed, kernel; 3 tokens in (0 reused), 2 out" in record.message
+
+
 def test_a_choice_that_fails_fails_the_whole_answer(server, kit):
     chat = "/v1/chat/completions"
     scripts = [kit.reply("a", 30.0, "b"), ending(NInferError("kernel"), text="c")]
@@ -155,7 +168,7 @@ def test_the_dialect_of_the_documents(serve, monkeypatch):
     module = ModuleType("documented")
     exec("from litestar import Request, post\n"
          "from ninfer_core.engine.request import TextDelta\n"
-         "from ninfer_serve.body import read_object\n"
+         "from ninfer_serve.body import read_body\n"
          "from ninfer_serve.serve_request import ServeRequest\n" + code, vars(module))
     monkeypatch.setitem(sys.modules, "documented", module)
     client = serve("documented:routes").client

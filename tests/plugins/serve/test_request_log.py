@@ -18,7 +18,7 @@ END = Finished(
     tuple(range(20)), None, None, Reuse(64, "turn", "host", 64, SECRET, SECRET, 1, 7),
 )
 FAILED = Finished("error", Usage(5, 0), Timings(0, 0, 0, 0, 0, 0, 0), (),
-                  cause=RequestError("no", why=SECRET))
+                  cause=RequestError("no", why=SECRET, fix="wait"))
 DONE = Outcome("req_1", "abc", 2, (END, FAILED), 0.01, 2.0, 4.0, {"effort": "low"})
 LEFT = Outcome("req_2", "def", 1, (), 0.01, None, 1.0)
 
@@ -73,5 +73,8 @@ def test_the_log_tells_in_a_line_each(told, caplog):
     first = caplog.messages[0]
     assert first.startswith("req_1: stop-token; 100 tokens in (64 reused), 20 out; waited 0.50 s")
     assert "9.5 tok/s" in first and "effort low" in first
+    assert caplog.messages[1].startswith(f"req_1: failed, no: {SECRET} to fix: wait; 5 tokens in")
+    assert [record.levelname for record in caplog.records[:2]] == ["INFO", "WARNING"]
+    assert len(caplog.messages) == 4
     assert "req_2: its client left after 1.00 s" in caplog.messages
     assert "req_3: refused with 429, server_overloaded" in caplog.messages

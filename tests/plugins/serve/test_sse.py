@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import time
+from itertools import count
 
 import pytest
 from litestar import Request, get, post
@@ -76,6 +77,30 @@ def test_no_beat_without_silence():
     assert collect(with_heartbeat(frames, BEAT, 0.1)) == [b"x"] * 10
 
 
+def test_the_time_that_the_reader_of_a_frame_takes_is_no_silence():
+    async def run():
+        found = []
+        async for each in with_heartbeat(paced(b"1", b"2", 0.15, b"3"), BEAT, 0.1):
+            found.append(each)
+            await asyncio.sleep(0.25)
+        return found
+
+    assert asyncio.run(run()) == [b"1", b"2", b"3"]
+
+
+def test_a_beat_is_made_behind_the_frames_before_it_and_before_those_after_it():
+    """Both take numbers from one counter."""
+    numbers = count()
+
+    async def frames():
+        for _ in range(4):
+            await asyncio.sleep(0.03)
+            yield b"%d" % next(numbers)
+
+    found = collect(with_heartbeat(frames(), lambda: b"%d" % next(numbers), 0.01))
+    assert [*map(int, found)] == [*range(len(found))] and len(found) > 8
+
+
 @pytest.mark.parametrize("taken", [1, 2])
 def test_closing_the_heartbeat_closes_what_it_reads(taken):
     closed = []
@@ -98,8 +123,15 @@ async def failing(error):
 def test_a_failure_is_the_last_frame():
     told = with_error(failing(ValueError("x")), lambda error: repr(error).encode())
     assert collect(told) == [b"1", b"ValueError('x')"]
+    found = []
+
+    async def run():
+        async for each in with_heartbeat(failing(ValueError("x")), BEAT, 1):
+            found.append(each)
+
     with pytest.raises(ValueError):
-        collect(with_heartbeat(failing(ValueError("x")), BEAT, 1))
+        asyncio.run(run())
+    assert found == [b"1"]
 
 
 class Watched:

@@ -21,7 +21,14 @@ from ninfer_core.api import (
     RequestError,
     SamplingParams,
 )
-from ninfer_core.engine.request import Finished, GenerationRequest, Reading, Started, TextDelta
+from ninfer_core.engine.request import (
+    Finished,
+    GenerationRequest,
+    Reading,
+    Started,
+    TextDelta,
+    Usage,
+)
 from ninfer_serve.service import EngineGone
 from ninfer_serve.supervisor import Patience, Supervisor
 
@@ -105,6 +112,7 @@ def test_requests_are_answered_and_refused(run):
         await until(lambda: (supervisor.status()["engine"] or {}).get("running") == 0)
         status = supervisor.status()
         assert (status["state"], status["restarts"]) == ("ok", 0)
+        assert 0 <= status["heard_s"] < 5
         assert any(line.startswith("conversation: 3") for line in status["held"])
 
     run(test)
@@ -168,12 +176,18 @@ def test_a_killed_engine_fails_its_requests_and_is_replaced(run, caplog):
             running = [Taker() for _ in range(4)]
             for each in running:
                 await supervisor.submit(ask(max_tokens=500), each)
+            for each in running:
+                await until(lambda events=each.events: TextDelta in map(type, events))
             killed = time.monotonic()
             os.kill(supervisor.pid, signal.SIGKILL)
             pending = asyncio.ensure_future(supervisor.submit(ask(), print))
             for each in running:
                 end = await each.end()
                 assert (end.reason, type(end.cause)) == ("error", EngineGone)
+                texts = sum(isinstance(event, TextDelta) for event in each.events)
+                assert end.usage == Usage(5, texts) and end.timings.queue_s >= 0
+                assert (end.timings.prefill_tokens > 0) == (Reading(5) in each.events)
+                assert (end.timings.decode_s > 0) == (texts > 0)
             with pytest.raises(EngineGone):
                 await pending
             assert time.monotonic() - killed < 2
@@ -186,6 +200,20 @@ def test_a_killed_engine_fails_its_requests_and_is_replaced(run, caplog):
 
     run(test)
     assert caplog.text.count("the engine was ended by SIGKILL, and starts again") == 2
+
+
+@pytest.mark.parametrize("after_s", [0, 0.02, 0.3])
+def test_stopping_while_another_engine_is_loaded_does_not_wait_for_it(run, after_s):
+    """It would read that it is to stop only when it has loaded."""
+    async def test(supervisor):
+        os.kill(supervisor.pid, signal.SIGKILL)
+        await until(lambda: supervisor.restarts == 1)
+        await asyncio.sleep(after_s)
+        stopped = time.monotonic()
+        await supervisor.close()
+        assert time.monotonic() - stopped < 2
+
+    run(test)
 
 
 def test_an_engine_that_stands_still_is_said_to_be_stalled(run):

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from litestar import Request, Response, head, post
-from litestar.enums import MediaType
 
 from ninfer_core.engine.request import Finished, Started
 from ninfer_serve.answer import joined
@@ -22,7 +21,7 @@ from ninfer_serve.anthropic.events import (
 from ninfer_serve.anthropic.request import MessagesRequest, read_request
 from ninfer_serve.anthropic.thinking import Abilities
 from ninfer_serve.auth import OPEN
-from ninfer_serve.body import read_object
+from ninfer_serve.body import json_response, nothing, read_body
 from ninfer_serve.disconnect import until_gone
 from ninfer_serve.errors import ANTHROPIC_PATH, anthropic_error, failure_of
 from ninfer_serve.members import Members
@@ -33,7 +32,7 @@ from ninfer_serve.sse import dumps, event_stream, frame, with_error, with_heartb
 
 PING = frame(b'{"type":"ping"}', "ping")
 """A heartbeat: comments do not keep clients of this dialect from giving up."""
-STATUSES = (400, 401, 413, 500, 503, 504, 529)
+STATUSES = (400, 401, 413, 415, 500, 503, 504, 529)
 HttpRequest = Request[Any, Any, Any]
 
 
@@ -49,7 +48,7 @@ def routes(service: Service) -> Sequence[Any]:
     async def messages(request: Request[Any, Any, Any]) -> Response[Any]:
         wanted = await _read(request, abilities)
         if not wanted.stream:
-            return _json(await until_gone(request, _message(service, wanted)))
+            return json_response(await until_gone(request, _message(service, wanted)))
         answer = await until_gone(request, service.start(wanted.serve))
         frames = _frames(answer, _head(service, answer, wanted))
         return event_stream(with_heartbeat(
@@ -65,17 +64,17 @@ def routes(service: Service) -> Sequence[Any]:
     async def count_tokens(request: Request[Any, Any, Any]) -> Response[Any]:
         wanted = await _read(request, abilities)
         prompt = await until_gone(request, service.prepare(wanted.serve))
-        return _json({"input_tokens": len(prompt.token_ids)})
+        return json_response({"input_tokens": len(prompt.token_ids)})
 
     @head("/", opt={OPEN: True}, summary="Whether there is a server")
-    async def is_there() -> None:
-        return None
+    async def is_there() -> Response[None]:
+        return nothing()
 
     return [messages, count_tokens, is_there]
 
 
 async def _read(request: HttpRequest, abilities: Abilities) -> MessagesRequest:
-    return read_request(Members.of(read_object(await request.body())), abilities)
+    return read_request(Members.of(await read_body(request)), abilities)
 
 
 async def _message(service: Service, wanted: MessagesRequest) -> dict[str, Any]:
@@ -133,7 +132,3 @@ def _complete(finished: Finished) -> Finished:
 
 def _error_frame(request: HttpRequest, error: Exception) -> bytes:
     return frame(dumps(anthropic_error(error, request_id(request.scope))), "error")
-
-
-def _json(value: Any) -> Response[bytes]:
-    return Response(dumps(value), media_type=MediaType.JSON)

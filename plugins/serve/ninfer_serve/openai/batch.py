@@ -20,6 +20,11 @@ async def answer_all(
 
     :param requests: for equally many choices each. :param first: answer to the first of them.
     """
+    if len(requests) == 1:  # nothing to bring together
+        async with first as answer:
+            async for events in answer:
+                yield joined(events)
+        return
     count = requests[0].num_choices
     gate = asyncio.Semaphore(max(1, service.facts.max_concurrency // count))
     queue: asyncio.Queue[_Batch] = asyncio.Queue(maxsize=len(requests))

@@ -9,7 +9,7 @@ from litestar import Request, Response, get, post
 from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
-from ninfer_serve.body import json_response, read_object
+from ninfer_serve.body import json_response, read_body
 from ninfer_serve.disconnect import until_gone
 from ninfer_serve.members import Members
 from ninfer_serve.openai import schemas
@@ -33,7 +33,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         responses=gives(schemas.ChatCompletion),
     )
     async def chat_completions(request: Request[Any, Any, Any]) -> Response[Any]:
-        wanted = read_chat(Members.of(read_object(await request.body())), facts.name)
+        wanted = read_chat(Members.of(await read_body(request)), facts.name)
         begun = await until_gone(request, service.start(wanted.serve))
         answer = ChatAnswer(service, begun, wanted)
         if wanted.view.stream:
@@ -46,7 +46,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         responses=gives(schemas.Completion),
     )
     async def completions(request: Request[Any, Any, Any]) -> Response[Any]:
-        wanted = read_completion(Members.of(read_object(await request.body())), facts)
+        wanted = read_completion(Members.of(await read_body(request)), facts)
         first = await until_gone(request, service.start(wanted.serve[0]))
         answer = CompletionAnswer(service, first, wanted)
         if wanted.view.stream:

@@ -31,8 +31,8 @@ class ServedModel(Struct):
 
 
 class Status(Struct):
-    """What the server and its engine are and do at this moment; ``heard_s`` is when the engine was
-    last heard, on the server's monotonic clock"""
+    """What the server and its engine are and do at this moment; the engine was last heard
+    ``heard_s`` seconds ago"""
 
     state: str
     pending: int

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from litestar import Request, Response, delete, get, post
-from litestar.enums import MediaType
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from ninfer_core.api import RequestError
+from ninfer_serve.body import json_response, read_body
 from ninfer_serve.disconnect import until_gone
 from ninfer_serve.errors import HttpError
 from ninfer_serve.openapi import ASKING, gives, takes
@@ -18,7 +18,7 @@ from ninfer_serve.responses import schemas
 from ninfer_serve.responses.responses import Responses
 from ninfer_serve.responses.store import ResponseStore
 from ninfer_serve.service import Service
-from ninfer_serve.sse import dumps, event_stream
+from ninfer_serve.sse import event_stream
 
 PATH = "/v1/responses"
 
@@ -33,9 +33,9 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         responses=gives(schemas.ResponseObject),
     )
     async def create(request: Request[Any, Any, Any]) -> Response[Any]:
-        wanted = responses.read(await request.body())
+        wanted = responses.read(await read_body(request))
         if not wanted.stream:
-            return _json(await until_gone(request, responses.whole(wanted)))
+            return json_response(await until_gone(request, responses.whole(wanted)))
         return event_stream(await until_gone(request, responses.stream(wanted)))
 
     @post(
@@ -43,21 +43,21 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         operation_class=takes(schemas.Input), responses=gives(schemas.InputTokens),
     )
     async def input_tokens(request: Request[Any, Any, Any]) -> Response[Any]:
-        wanted = responses.read(await request.body())
+        wanted = responses.read(await read_body(request))
         prompt = await until_gone(request, service.prepare(responses.serve_request(wanted)))
         found = {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
-        return _json(found)
+        return json_response(found)
 
     @get(f"{PATH}/{{response_id:str}}", summary="A stored response", sync_to_thread=False,
          responses=gives(schemas.ResponseObject, ASKING))
     def retrieve(response_id: FromPath[str]) -> Response[Any]:
-        return _json(responses.stored(response_id).resource)
+        return json_response(responses.stored(response_id).resource)
 
     @delete(f"{PATH}/{{response_id:str}}", status_code=200, summary="Forget a stored response",
             sync_to_thread=False, responses=gives(schemas.Deleted, ASKING))
     def forget(response_id: FromPath[str]) -> Response[Any]:
         responses.forget(response_id)
-        return _json({"id": response_id, "object": "response", "deleted": True})
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
     @get(f"{PATH}/{{response_id:str}}/input_items", summary="What a response was made from",
          sync_to_thread=False, responses=gives(schemas.ItemList, (400, *ASKING)))
@@ -67,7 +67,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         order: FromQuery[Literal["asc", "desc"]] = "desc",
     ) -> Response[Any]:
         items = responses.stored(response_id).input_items()
-        return _json(_page(items if order == "asc" else items[::-1], after, limit))
+        return json_response(_page(items if order == "asc" else items[::-1], after, limit))
 
     @post([f"{PATH}/compact", f"{PATH}/{{response_id:str}}/cancel"], status_code=200,
           include_in_schema=False, sync_to_thread=False)
@@ -92,7 +92,3 @@ def _page(items: list[dict[str, Any]], after: str | None, limit: int) -> dict[st
         "object": "list", "data": page, "has_more": begin + limit < len(items),
         "first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None,
     }
-
-
-def _json(value: Any) -> Response[bytes]:
-    return Response(dumps(value), media_type=MediaType.JSON)

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ninfer_constraints.errors import unsupported_keyword
-from ninfer_constraints.lark import Lark, json_value, quoted, text_without
-from ninfer_constraints.schema import check_shape, find_keyword
-from ninfer_constraints.values import Json, Value, exact_value, loose_value
 from ninfer_core.api import CallRules, CallSyntax, RequestError
 from ninfer_core.text.schema_types import declared_properties
+from ninfer_grammars.lark import Fault, Lark, quoted
+from ninfer_grammars.schema import check_shape, find_keyword
+from ninfer_grammars.values import Json, Value, exact_value, loose_value
 
-MAX_MARKS = 64
-"""Bits of a rule's parameter."""
 _OBJECT = {"type", "properties", "required", "additionalProperties", "$defs", "definitions",
            "title", "description", "$schema", "$id", "$comment", "default", "examples"}
-Try = Callable[[str], str]
-"""From a grammar to why it is none, or ""."""
+Try = Callable[[str], Fault | None]
+"""From a grammar to why it is none, if so."""
 
 
 class CallGrammar:
@@ -40,13 +37,12 @@ class CallGrammar:
         text, call = self.text(), self._call(tools, rules, rest)
         if self._lark.is_control(self._syntax.begins[0]):
             return f"{text} {self._several(f'{lead} {rest}', call, rules)}?"
-        begin = self._lark.terminal(f"{text} {lead}")
-        head = self._lark.rule(begin, "[lazy]")
+        head = self._lark.text_then(text, lead)
         return f"{text} | {self._several(f'{head} {rest}', call, rules)}"
 
     def text(self) -> str:
         """The terminal of text without calls."""
-        return self._lark.terminal(text_without(self._syntax.begins))
+        return self._lark.terminal(self._lark.text_without(self._syntax.begins))
 
     def _opening(self) -> tuple[str, str]:
         """What a call begins with: the tag, and what follows it."""
@@ -85,49 +81,41 @@ class CallGrammar:
             self._argument(key, self._value(declared[key], schema, f"{name}.{key}", is_strict))
             for key in keys
         ]
-        if len(keys) > MAX_MARKS:
+        if len(keys) > self._lark.most_in_any_order:
             order = [*map(keys.index, declared)]
             return " ".join([begin, *(parts[i] + "?" * (i >= len(required)) for i in order)])
-        return f"{begin} {self._any_order(parts, len(required))}"
-
-    def _any_order(self, parts: Sequence[str], required: int) -> str:
-        """Each part at most once, the first ``required`` of them for certain."""
-        name = f"o{self._lark.rule(quoted(''))}"
-        ends = f'"" %if is_ones([0:{required}])' if required else '""'
-        once = (f"{part} {name}::set_bit({i}) %if bit_clear({i})" for i, part in enumerate(parts))
-        self._lark.line(f"{name}::_: " + "\n | ".join([ends, *once]))
-        return f"{name}::0x0"
+        return f"{begin} {self._lark.any_order(parts, len(required))}"
 
     def _argument(self, key: str, value: Value) -> str:
         syntax, spelt = self._syntax, self._lark.spelt
         begin = spelt(syntax.parameter) + " " + quoted(key) + " " + spelt(syntax.keyed)
         if isinstance(value, Json):
-            return self._lark.rule(f"{begin} {json_value(value.schema)} {spelt(syntax.valued)}")
+            json = self._lark.json_value(value.schema)
+            return self._lark.rule(f"{begin} {json} {spelt(syntax.valued)}")
         text = self._lark.terminal(value.body)
         if not self._lark.is_control(syntax.valued):
-            text = self._lark.rule(text, f"[suffix={quoted(syntax.valued)}]")
-            return self._lark.rule(f"{begin} {text}")
+            return self._lark.rule(f"{begin} {self._lark.until(text, syntax.valued)}")
         return self._lark.rule(f"{begin} {text} {spelt(syntax.valued)}")
 
     def _value(self, schema: Any, root: Any, where: str, is_strict: bool) -> Value:
         """Exactly what a schema says; where that is too hard and not insisted on, of its types."""
         try:
-            value = exact_value(schema, root, self._syntax.reserved)
-            if why := self._reason(value):
-                where = f"{where} {find_keyword(schema, unsupported_keyword(why))}".strip()
-                raise RequestError("the JSON schema cannot be held to", why=why)
+            value = exact_value(schema, root, self._syntax.reserved, self._lark)
+            if fault := self._fault(value):
+                where = f"{where} {find_keyword(schema, fault.keyword)}".strip()
+                raise RequestError("the JSON schema cannot be held to", why=fault.why)
             return value
         except RequestError as error:
             if is_strict:
                 raise RequestError(error.what, where=f"{where} {error.where}".strip(),
                                    why=error.why, fix="do not ask for a strict tool") from error
-            return loose_value(schema, root, self._syntax.reserved)
+            return loose_value(schema, root, self._syntax.reserved, self._lark)
 
-    def _reason(self, value: Value) -> str:
+    def _fault(self, value: Value) -> Fault | None:
         """Why a value alone is no grammar."""
         if isinstance(value, Json):
-            return self._why_not(f"start: {json_value(value.schema)}")
-        return self._why_not(f"start: T\nT: {value.body}") if value.is_limited else ""
+            return self._why_not(f"start: {self._lark.json_value(value.schema)}")
+        return self._why_not(f"start: T\nT: {value.body}") if value.is_limited else None
 
 
 def _check_object(schema: Any, name: str) -> None:

@@ -7,8 +7,7 @@ from threading import Barrier, Lock
 
 import pytest
 
-from ninfer_constraints.cache import CompileCache
-from ninfer_core.api import CallRules, Grammar
+from ninfer_grammars.cache import CompileCache
 
 
 def test_the_last_are_kept():
@@ -53,13 +52,3 @@ def test_equal_keys_at_once_are_compiled_once_and_others_a_few_at_a_time():
         found = list(threads.map(ask, range(12)))
     assert found == [number % 4 for number in range(12)]
     assert sorted(made) == [0, 1, 2, 3] and most <= 2
-
-
-def test_compilers_are_asked_from_many_threads(lab):
-    def ask(number):
-        grammar = Grammar("choice", f'["{"ab"[number % 2]}"]')
-        constraint = lab.compiler.compile(grammar, CallRules(), ())(lab.end_ids)
-        return lab.takes(constraint, "ab"[number % 2])
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(ask, range(64)))

@@ -9,11 +9,11 @@ from typing import Any
 
 from attrs import frozen
 
-from ninfer_constraints.lark import pattern, quoted, text_without
-from ninfer_constraints.schema import MAX_STEPS, check_shape, prepare
-from ninfer_core.api import RequestError
+from ninfer_core.api import RequestError, UnsupportedError
 from ninfer_core.text.arguments import typed_value
 from ninfer_core.text.schema_types import admitted_types, resolve_reference
+from ninfer_grammars.lark import Lark, quoted
+from ninfer_grammars.schema import MAX_STEPS, check_shape, prepare
 
 _NOTES = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
           "$comment"}
@@ -43,7 +43,7 @@ class Json:
 Value = Text | Json
 
 
-def exact_value(schema: Any, root: Any, reserved: tuple[str, ...]) -> Value:
+def exact_value(schema: Any, root: Any, reserved: tuple[str, ...], lark: Lark) -> Value:
     """Exactly the values of a schema, as `typed_value` reads them.
 
     :param root: the schema that references point into. :param reserved: tags that end a string.
@@ -52,18 +52,17 @@ def exact_value(schema: Any, root: Any, reserved: tuple[str, ...]) -> Value:
     types = admitted_types(schema, root)
     if types is not None and "string" not in types:
         return Json(prepare(_rooted(schema, root)))
-    free = text_without(reserved)
-    bodies = [*_Alternatives(schema, root).of(schema)]
-    if None in bodies:
-        return Text(free, is_limited=False)
-    return Text(" | ".join(f"({body} & {free})" for body in bodies if body))
+    found = [*_Alternatives(schema, root, lark, reserved).of(schema)]
+    if None in found:
+        return Text(lark.text_without(reserved), is_limited=False)
+    return Text(" | ".join(body for body in found if body))
 
 
-def loose_value(schema: Any, root: Any, reserved: tuple[str, ...]) -> Value:
+def loose_value(schema: Any, root: Any, reserved: tuple[str, ...], lark: Lark) -> Value:
     """Values of the types that a schema admits."""
     types = admitted_types(schema, root)
     if types is None or "string" in types:
-        return Text(text_without(reserved), is_limited=False)
+        return Text(lark.text_without(reserved), is_limited=False)
     return Json({"type": sorted(types)})
 
 
@@ -71,10 +70,12 @@ class _Alternatives:
     """Bodies of terminals, one of which a text must be; None is any text.
 
     :param whole: the schema of the text. :param root: that references point into.
+    :param reserved: tags that a text does not have.
     """
 
-    def __init__(self, whole: Any, root: Any) -> None:
+    def __init__(self, whole: Any, root: Any, lark: Lark, reserved: tuple[str, ...]) -> None:
         self._whole, self._root, self._steps = whole, root, 0
+        self._lark, self._reserved = lark, reserved
 
     def of(self, schema: Any, open_: frozenset[str] = frozenset()) -> Iterator[str | None]:
         """:param open_: references on the way here."""
@@ -101,43 +102,49 @@ class _Alternatives:
             _refuse_beside(keyword, {key: each for key, each in limits.items() if key != "type"})
             yield from self._named(limits)
         else:
-            yield from _of_types(limits)
+            yield from self._of_types(limits)
 
     def _named(self, limits: Mapping[str, Any]) -> Iterator[str]:
         """Values that are listed, but for those that would be read as others."""
         for each in limits.get("enum", [limits.get("const")]):
             text = each if isinstance(each, str) else json.dumps(each, ensure_ascii=False)
             read = typed_value(text, self._whole, self._root)
-            if type(read) is type(each) and read == each:
+            is_same = type(read) is type(each) and read == each
+            if is_same and not any(tag in text for tag in self._reserved):
                 yield quoted(text)
 
+    def _of_types(self, limits: Mapping[str, Any]) -> Iterator[str | None]:
+        found = limits.get("type", "string")
+        types = found if isinstance(found, list) else [found]
+        if types == ["string"]:
+            yield self._string(limits)
+            return
+        others = limits.keys() - {"type"}
+        for name in types:
+            if name == "string":
+                yield self._string({key: limits[key] for key in others})
+            elif name in _SCALARS and not others:
+                yield self._lark.pattern(_SCALARS[name])
+            else:
+                raise _unsupported(f"a string or {name} that is limited", "type")
 
-def _of_types(limits: Mapping[str, Any]) -> Iterator[str | None]:
-    found = limits.get("type", "string")
-    types = found if isinstance(found, list) else [found]
-    if types == ["string"]:
-        yield _string(limits)
-        return
-    others = limits.keys() - {"type"}
-    for name in types:
-        if name == "string":
-            yield _string({key: limits[key] for key in others})
-        elif name in _SCALARS and not others:
-            yield pattern(_SCALARS[name])
-        else:
-            raise _unsupported(f"a string or {name} that is limited", "type")
+    def _string(self, limits: Mapping[str, Any]) -> str | None:
+        if unknown := limits.keys() - {"type", "pattern", *_LENGTHS}:
+            raise _unsupported("a keyword of a string", min(unknown))
+        body = self._lark.text_without(self._reserved)
+        if limited := limits.keys() & _LENGTHS:
+            least, most = limits.get("minLength", 0), limits.get("maxLength", "")
+            body = self._both(f"/{_ANY}{{{least},{most}}}/", body, min(limited))
+        if "pattern" in limits:
+            body = self._both(
+                self._lark.pattern(_whole_match(limits["pattern"])), body, "pattern")
+        return body if limits.keys() & {"pattern", *_LENGTHS} else None
 
-
-def _string(limits: Mapping[str, Any]) -> str | None:
-    if unknown := limits.keys() - {"type", "pattern", *_LENGTHS}:
-        raise _unsupported("a keyword of a string", min(unknown))
-    least, most = limits.get("minLength", 0), limits.get("maxLength", "")
-    parts = []
-    if limits.keys() & _LENGTHS:
-        parts.append(f"/{_ANY}{{{least},{most}}}/")
-    if "pattern" in limits:
-        parts.append(pattern(_whole_match(limits["pattern"])))
-    return " & ".join(parts) or None
+    def _both(self, body: str, other: str, keyword: str) -> str:
+        try:
+            return self._lark.both(body, other)
+        except UnsupportedError as error:
+            raise _unsupported("it", keyword) from error
 
 
 def _whole_match(regex: str) -> str:
