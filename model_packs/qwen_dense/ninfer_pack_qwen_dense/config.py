@@ -5,8 +5,9 @@ from __future__ import annotations
 from attrs import field, frozen
 from attrs.validators import ge
 
+from ninfer_checkpoints.claims import claim_names
 from ninfer_core.api import Claim, ModelDescription
-from ninfer_qwen_family.config import Names, QwenConfig, claim_names
+from ninfer_qwen_family.config import Names, QwenConfig
 
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
 MODEL_TYPES = ("qwen3_5", "qwen3_5_text")

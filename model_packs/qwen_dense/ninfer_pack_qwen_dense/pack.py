@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ninfer_checkpoints.parameters import Block, Parameter, gated_mlp
 from ninfer_core.api import BuildContext
-from ninfer_core.nn import SwiGLU
+from ninfer_nn import SwiGLU
 from ninfer_pack_qwen_dense.config import DenseConfig
 from ninfer_qwen_family.pack import QwenPack
-from ninfer_qwen_family.parameters import Block, Parameter, gated_mlp
 
 
 class QwenDensePack(QwenPack[DenseConfig]):
@@ -22,8 +22,8 @@ class QwenDensePack(QwenPack[DenseConfig]):
         return gated_mlp(block, "mlp", "mlp.", config.hidden_size, config.intermediate_size)
 
     def build_feed_forward(self, config: DenseConfig, context: BuildContext, name: str) -> SwiGLU:
-        parts = {part: f"{name}/mlp/{part}" for part in ("gate", "up", "down")}
-        return SwiGLU(context, **parts)
+        gate, up, down = (f"{name}/mlp/{part}" for part in ("gate", "up", "down"))
+        return SwiGLU(context, gate=gate, up=up, down=down)
 
     def tiny_sizes(self) -> Mapping[str, Any]:
         return {"intermediate_size": 80}

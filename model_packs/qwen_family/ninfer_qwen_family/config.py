@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from attrs import field, fields_dict, frozen
 from attrs.validators import ge, gt
 
-from ninfer_core.api import ArtifactError, Claim, ModelDescription
+from ninfer_core.api import ArtifactError, ModelDescription
 from ninfer_core.artifact.schema import read_config
 
 LayerType = Literal["linear_attention", "full_attention"]
@@ -106,6 +106,24 @@ class QwenConfig:
                                       "target": "text"}}
 
 
+@frozen(kw_only=True)
+class MoeConfig(QwenConfig):
+    """With experts in every layer.
+
+    :ivar num_experts_per_tok: routed experts of a token, besides the shared one.
+    """
+
+    num_experts: int = field(validator=ge(1))
+    num_experts_per_tok: int = field(validator=ge(1))
+    moe_intermediate_size: int = field(validator=ge(1))
+    shared_expert_intermediate_size: int = field(validator=ge(1))
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.num_experts_per_tok > self.num_experts:
+            raise ValueError(f"{self.num_experts_per_tok} of {self.num_experts} experts a token")
+
+
 C = TypeVar("C", bound=QwenConfig)
 _ROPE = ("rope_theta", "partial_rotary_factor", "mrope_section")
 _NOT_OF_THE_TEXT = ("mtp", "proposal_rows", "proposal_indexed")
@@ -114,26 +132,15 @@ _NOT_OF_THE_TEXT = ("mtp", "proposal_rows", "proposal_indexed")
 def text_config(config: QwenConfig) -> dict[str, Any]:
     """The config of the text component."""
     keys = fields_dict(type(config)).keys() - {*_ROPE, *_NOT_OF_THE_TEXT}
-    values = {key: getattr(config, key) for key in sorted(keys)}
-    rope = {key: getattr(config, key) for key in _ROPE}
     return {
         "architectures": [config.names.architecture], "model_type": config.names.model_type,
-        **values, "layer_types": list(config.layer_types),
-        "rope_parameters": {**rope, "mrope_section": list(config.mrope_section)},
+        **_jsonable(config, sorted(keys)), "rope_parameters": _jsonable(config, _ROPE),
     }
 
 
-def claim_names(
-    model: ModelDescription, architectures: Collection[str], model_types: Collection[str]
-) -> Claim | None:
-    """100 for one of the architectures, 50 if only the type of model is one of these."""
-    if model.origin == "gguf":
-        return None
-    if found := [name for name in model.architectures if name in architectures]:
-        return Claim(100, f"architecture {found[0]}")
-    if (kind := model.config.get("model_type")) in model_types:
-        return Claim(50, f"model type {kind}")
-    return None
+def _jsonable(config: QwenConfig, names: Iterable[str]) -> dict[str, Any]:
+    values = ((name, getattr(config, name)) for name in names)
+    return {name: [*each] if isinstance(each, tuple) else each for name, each in values}
 
 
 def configure(cls: type[C], model: ModelDescription) -> C:

@@ -16,10 +16,10 @@ from ninfer_core.api import (
 from ninfer_core.text.calls import CallScanner, ToolCallParser
 from ninfer_core.text.control_text import Scaffolding
 from ninfer_core.text.frontend import ChatFrontend
-from ninfer_core.text.function_calls import SYNTAX, FunctionCalls
 from ninfer_core.text.messages import Message, split_reasoning, template_messages
 from ninfer_core.text.parsers import ReasoningParser
 from ninfer_core.text.thinking import wanted_thinking
+from ninfer_tool_calls.function_calls import SYNTAX, FunctionCalls
 
 INSTRUCT = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, presence_penalty=1.5)
 """For answers without reasoning, by the model cards; generation_config.json is for the others."""

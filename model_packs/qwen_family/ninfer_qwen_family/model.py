@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
-from ninfer_core.nn import (
+from ninfer_core.state.step import StepBatch
+from ninfer_nn import (
     Embedding,
     GatedAttention,
     GatedDeltaNet,
@@ -21,10 +22,10 @@ from ninfer_core.nn import (
     rope_frequencies,
     rope_tables,
 )
-from ninfer_core.state.step import StepBatch
 from ninfer_qwen_family.config import QwenConfig
 
-Mixer = GatedAttention | GatedDeltaNet
+Mixer = Callable[[Tensor, StepBatch, Tensor], None]
+"""Called with the normed input, the batch and the stream that it adds to."""
 BuildFeedForward = Callable[[Any, BuildContext, str], Callable[[Tensor, Tensor], None]]
 """``(config, context, name of the layer) -> feed-forward block``, called with the normed input and
 the stream that it adds to."""
@@ -39,7 +40,7 @@ class QwenModel:
     def __init__(
         self, config: QwenConfig, context: BuildContext, feed_forward: BuildFeedForward
     ) -> None:
-        build = _Builder(config, context, feed_forward)
+        build = QwenBuilder(config, context, feed_forward)
         self._embedding = Embedding(context, "text/token_embedding", out="stream")
         self._layers = [
             build.layer(f"text/layers/{index}", build.mixer(index))
@@ -48,7 +49,9 @@ class QwenModel:
         self._norm = build.norm("text/final_norm", out="final_hidden")
         self._head = OutputHead(context, "text/output_head")
         self._hidden = context.buffer("final_hidden", config.hidden_size)
-        self.predictor = build.predictor(self._embedding, self._head) if config.mtp else None
+        self.predictor = (
+            QwenPredictor(build, self._embedding, self._head) if config.mtp else None
+        )
 
     def forward(self, batch: StepBatch) -> Tensor:
         """fp32 logits ``[batch.num_logits, V]``."""
@@ -83,13 +86,10 @@ class QwenPredictor:
     The halves of its input are normed each by itself, the embedding's first.
     """
 
-    def __init__(
-        self, build: _Builder, embedding: Embedding, head: OutputHead, token_ids: Tensor | None
-    ) -> None:
+    def __init__(self, build: QwenBuilder, embedding: Embedding, head: OutputHead) -> None:
         config, context = build.config, build.context
-        self.token_ids = token_ids
-        self._width = config.hidden_size
-        self._embedding, self._head = embedding, head
+        self._head, self.token_ids = build.draft_head(head)
+        self._width, self._embedding = config.hidden_size, embedding
         self._norms = [build.bound_norm(f"mtp/{name}_norm") for name in ("embedding", "hidden")]
         self._stem = context.buffer("mtp_stem", 2 * config.hidden_size)
         self._projection = Linear(context, "mtp/input_projection", out="stream")
@@ -110,21 +110,64 @@ class QwenPredictor:
         return self._head(normed, batch), rows
 
 
-class _Builder:
-    """Makes the blocks of a model, each with the sizes of its config."""
+C = TypeVar("C", bound=QwenConfig)
 
-    def __init__(
-        self, config: QwenConfig, context: BuildContext, feed_forward: BuildFeedForward
-    ) -> None:
-        self.config, self.context, self._feed_forward = config, context, feed_forward
+
+class Builder(Generic[C]):
+    """Makes the blocks of a model, each with the sizes of its config.
+
+    :cvar adds: whether they add to the stream, or else write their result.
+    """
+
+    adds = True
+
+    def __init__(self, config: C, context: BuildContext) -> None:
+        self.config, self.context = config, context
         frequencies = rope_frequencies(config.rotary_dim, config.rope_theta)
-        self._rope: Rope = rope_tables(
+        self.rope: Rope = rope_tables(
             frequencies, context.max_context, context.device, axes=mrope_axes(config.mrope_section)
         )
+
+    def attention(self, name: str, state: str, layer: int) -> Mixer:
+        """The attention of the layer ``name``, over one layer of a state."""
+        raise NotImplementedError
 
     def norm(self, name: str, *, out: str) -> RMSNorm:
         eps = self.config.rms_norm_eps
         return RMSNorm(self.context, name, eps=eps, out=out, unit_offset=True)
+
+    def mixer(self, layer: int) -> Mixer:
+        """Attention or Gated DeltaNet of a layer of the text."""
+        config, name = self.config, f"text/layers/{layer}"
+        ordinals = config.ordinals(config.layer_types[layer])
+        if config.layer_types[layer] == "full_attention":
+            return self.attention(name, "kv", ordinals[layer])
+        return GatedDeltaNet(
+            self.context, f"{name}/gdn", layer=ordinals[layer],
+            num_key_heads=config.linear_num_key_heads,
+            num_value_heads=config.linear_num_value_heads, key_dim=config.linear_key_head_dim,
+            value_dim=config.linear_value_head_dim, eps=config.rms_norm_eps,
+            activation=config.output_gate_type, adds=self.adds,
+        )
+
+    def draft_head(self, head: OutputHead) -> tuple[OutputHead, Tensor | None]:
+        """The model's own, or one over fewer tokens; and which tokens, if not all in order."""
+        token_ids = None
+        if self.config.proposal_rows:
+            head = OutputHead(self.context, "proposal/head")
+        if self.config.proposal_rows and self.config.proposal_indexed:
+            token_ids = self.context.tensor("proposal/token_ids", dtype=torch.int64)
+        return head, token_ids
+
+
+class QwenBuilder(Builder[QwenConfig]):
+    """With a feed-forward block behind each mixer."""
+
+    def __init__(
+        self, config: QwenConfig, context: BuildContext, feed_forward: BuildFeedForward
+    ) -> None:
+        super().__init__(config, context)
+        self._feed_forward = feed_forward
 
     def bound_norm(self, name: str) -> Callable[[Tensor, Tensor], Tensor]:
         """A norm that writes where it is told."""
@@ -141,32 +184,10 @@ class _Builder:
             self._feed_forward(self.config, self.context, name),
         )
 
-    def mixer(self, layer: int) -> Mixer:
-        config, name = self.config, f"text/layers/{layer}"
-        ordinals = config.ordinals(config.layer_types[layer])
-        if config.layer_types[layer] == "full_attention":
-            return self.attention(name, "kv", ordinals[layer])
-        return GatedDeltaNet(
-            self.context, f"{name}/gdn", layer=ordinals[layer],
-            num_key_heads=config.linear_num_key_heads,
-            num_value_heads=config.linear_num_value_heads, key_dim=config.linear_key_head_dim,
-            value_dim=config.linear_value_head_dim, eps=config.rms_norm_eps,
-            activation=config.output_gate_type,
-        )
-
     def attention(self, name: str, state: str, layer: int) -> GatedAttention:
         config = self.config
         return GatedAttention(
             self.context, f"{name}/attention", planes=self.context.state(state, layer),
             num_heads=config.num_attention_heads, num_kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim, rope=self._rope, eps=config.rms_norm_eps,
+            head_dim=config.head_dim, rope=self.rope, eps=config.rms_norm_eps,
         )
-
-    def predictor(self, embedding: Embedding, head: OutputHead) -> QwenPredictor:
-        """With the model's own table and head, or with a head over fewer tokens."""
-        token_ids = None
-        if self.config.proposal_rows:
-            head = OutputHead(self.context, "proposal/head")
-        if self.config.proposal_rows and self.config.proposal_indexed:
-            token_ids = self.context.tensor("proposal/token_ids", dtype=torch.int64)
-        return QwenPredictor(self, embedding, head, token_ids)

@@ -7,18 +7,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from ninfer_checkpoints.parameters import Block, Parameter
 from ninfer_core import api
-from ninfer_core.nn import delta_net_states
+from ninfer_nn import delta_net_states
 from ninfer_qwen_family.config import QwenConfig, configure
 from ninfer_qwen_family.frontend import QwenFrontend
 from ninfer_qwen_family.importing import import_source
 from ninfer_qwen_family.model import QwenModel
-from ninfer_qwen_family.parameters import (
-    Block,
-    Parameter,
-    checkpoint_parameters,
-    proposal_parameters,
-)
+from ninfer_qwen_family.parameters import checkpoint_parameters, proposal_parameters
 
 C = TypeVar("C", bound=QwenConfig)
 
@@ -45,14 +41,18 @@ class QwenPack(Generic[C]):
         raise NotImplementedError
 
     def tiny_sizes(self) -> Mapping[str, Any]:
-        """Sizes of the feed-forward blocks of the tiny model."""
+        """What a subclass adds to the tiny model's sizes."""
         raise NotImplementedError
 
     def configure(self, model: api.ModelDescription) -> C:
         return configure(self.config_class, model)
 
+    def checkpoint_parameters(self, config: C) -> Iterable[Parameter]:
+        """Those that checkpoints have."""
+        return checkpoint_parameters(config, self.feed_forward)
+
     def parameters(self, config: C) -> tuple[api.ParameterSpec, ...]:
-        known = (parameter.spec for parameter in checkpoint_parameters(config, self.feed_forward))
+        known = (parameter.spec for parameter in self.checkpoint_parameters(config))
         return (*known, *proposal_parameters(config))
 
     def states(self, config: C) -> tuple[api.StateSpec, ...]:
@@ -62,13 +62,17 @@ class QwenPack(Generic[C]):
         return (
             api.PagedStateSpec("kv", len(config.ordinals("full_attention")), planes),
             *([api.PagedStateSpec("mtp_kv", 1, planes)] if config.mtp else []),
-            *delta_net_states(
-                len(config.ordinals("linear_attention")),
-                num_key_heads=config.linear_num_key_heads,
-                num_value_heads=config.linear_num_value_heads,
-                key_dim=config.linear_key_head_dim, value_dim=config.linear_value_head_dim,
-                taps=config.linear_conv_kernel_dim,
-            ),
+            *self.recurrent_states(config),
+        )
+
+    def recurrent_states(self, config: C) -> tuple[api.StateSpec, ...]:
+        """Of all layers of Gated DeltaNet."""
+        return delta_net_states(
+            len(config.ordinals("linear_attention")),
+            num_key_heads=config.linear_num_key_heads,
+            num_value_heads=config.linear_num_value_heads,
+            key_dim=config.linear_key_head_dim, value_dim=config.linear_value_head_dim,
+            taps=config.linear_conv_kernel_dim,
         )
 
     def operations(self, config: C) -> Mapping[str, int]:
@@ -86,14 +90,15 @@ class QwenPack(Generic[C]):
             **({"launches_per_draft": 6 + one["attention"]} if config.mtp else {}),
         }
 
-    def build(self, config: C, context: api.BuildContext) -> QwenModel:
+    def build(self, config: C, context: api.BuildContext) -> api.Model:
         return QwenModel(config, context, self.build_feed_forward)
 
     def frontend(self, config: C, resources: Mapping[str, bytes]) -> QwenFrontend:
         return QwenFrontend(resources)
 
     def import_source(self, source: api.CheckpointSource) -> api.ImportPlan:
-        return import_source(self.configure(source.description), self.feed_forward, source)
+        config = self.configure(source.description)
+        return import_source(config, self.checkpoint_parameters, source)
 
     def tiny(self) -> api.ModelDescription:
         """Two recurrent layers and one of attention, heads in groups of three, with MTP."""

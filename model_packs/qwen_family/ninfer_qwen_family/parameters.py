@@ -9,77 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from attrs import evolve, frozen
-
+from ninfer_checkpoints.parameters import Block, Origin, Parameter
+from ninfer_checkpoints.selection import rows_of_heads, taps, whole
 from ninfer_core.api import ParameterSpec
 from ninfer_qwen_family.config import QwenConfig
-from ninfer_qwen_family.selection import Select, rows_of_heads, taps, whole
-
-
-@frozen
-class Origin:
-    """A tensor of a checkpoint that a parameter is, or is cut out of.
-
-    :ivar at: indexes and ranges of its first dimension, one after the other: the matrix of a bank,
-        then rows of that.
-    :ivar select: what of that is meant, and how it lies.
-    """
-
-    tensor: str
-    at: tuple[int | slice, ...] = ()
-    select: Select = whole
-
-
-@frozen
-class Parameter:
-    """One parameter.
-
-    :ivar origins: where checkpoints may have it; they have one of them.
-    :ivar parent: object that stores it together with others that one product reads.
-    :ivar bank: whether that is a bank of experts.
-    :ivar fp32: whether it is stored in fp32 whatever the checkpoint has.
-    """
-
-    spec: ParameterSpec
-    origins: tuple[Origin, ...]
-    parent: str = ""
-    bank: bool = False
-    fp32: bool = False
-
-
-@frozen
-class Block:
-    """Where the parameters of a layer are: name here, and prefix in checkpoints."""
-
-    name: str
-    prefix: str
-
-    def direct(
-        self, name: str, shape: tuple[int, ...], tensor: str, select: Select = whole, *,
-        fp32: bool = False,
-    ) -> Parameter:
-        """A norm or another vector."""
-        spec = ParameterSpec(f"{self.name}/{name}", shape, "direct")
-        return Parameter(spec, (Origin(self.prefix + tensor, select=select),), fp32=fp32)
-
-    def projection(
-        self, name: str, shape: tuple[int, int], *origins: Origin, input: str, parent: str = "",
-        bank: bool = False,
-    ) -> Parameter:
-        """A matrix and the activation that it is multiplied with; parent and tensors are named as
-        in the block."""
-        spec = ParameterSpec(f"{self.name}/{name}", shape, inputs=(f"{self.name}/{input}",))
-        found = tuple(evolve(each, tensor=self.prefix + each.tensor) for each in origins)
-        return Parameter(spec, found, f"{self.name}/{parent}" if parent else "", bank=bank)
-
-    def stack(
-        self, parent: str, input: str, shape: tuple[int, int], **tensors: str
-    ) -> Iterator[Parameter]:
-        """Matrices of one shape that are each a whole tensor, in one object."""
-        for name, tensor in tensors.items():
-            path = f"{parent.rpartition('/')[0]}/{name}"
-            yield self.projection(path, shape, Origin(tensor), input=input, parent=parent)
-
 
 FeedForward = Callable[[Any, Block], Iterable[Parameter]]
 """``(config, block) -> parameters`` of what a layer has behind its mixer."""
@@ -103,20 +36,31 @@ def proposal_parameters(config: QwenConfig) -> Iterator[ParameterSpec]:
 
 def _text_parameters(config: QwenConfig, feed_forward: FeedForward) -> Iterator[Parameter]:
     hidden = (config.hidden_size,)
-    shape = (config.vocab_size, config.hidden_size)
-    table = ParameterSpec("text/token_embedding", shape, "table")
-    yield Parameter(table, (Origin("model.embed_tokens.weight"),))
+    yield token_embedding(config)
     for layer, kind in enumerate(config.layer_types):
         block = text_block(layer)
-        mixer = _attention if kind == "full_attention" else _gated_delta_net
+        mixer = attention if kind == "full_attention" else gated_delta_net
         yield from _layer(config, block, mixer(config, block), feed_forward(config, block))
     yield Parameter(
         ParameterSpec("text/final_norm", hidden, "direct"), (Origin("model.norm.weight"),)
     )
+    yield output_head(config)
+
+
+def token_embedding(config: QwenConfig) -> Parameter:
+    """The table of the model and its predictor."""
+    shape = (config.vocab_size, config.hidden_size)
+    spec = ParameterSpec("text/token_embedding", shape, "table")
+    return Parameter(spec, (Origin("model.embed_tokens.weight"),))
+
+
+def output_head(config: QwenConfig) -> Parameter:
+    """The head of the model and its predictor."""
+    shape = (config.vocab_size, config.hidden_size)
     readers = ("text/final_hidden", *(["mtp/final_hidden"] if config.mtp else []))
-    tied_to = table.name if config.tie_word_embeddings else ""
+    tied_to = "text/token_embedding" if config.tie_word_embeddings else ""
     head = ParameterSpec("text/output_head", shape, tied_to=tied_to, inputs=readers)
-    yield Parameter(head, (Origin("lm_head.weight"),))
+    return Parameter(head, (Origin("lm_head.weight"),))
 
 
 def _mtp_parameters(config: QwenConfig, feed_forward: FeedForward) -> Iterator[Parameter]:
@@ -126,7 +70,7 @@ def _mtp_parameters(config: QwenConfig, feed_forward: FeedForward) -> Iterator[P
     yield root.projection(
         "input_projection", (width, 2 * width), Origin("fc.weight"), input="stem_input"
     )
-    yield from _layer(config, block, _attention(config, block), feed_forward(config, block))
+    yield from _layer(config, block, attention(config, block), feed_forward(config, block))
     yield root.direct("final_norm", (width,), "norm.weight")
 
 
@@ -148,7 +92,8 @@ def _layer(
     yield from feed_forward
 
 
-def _attention(config: QwenConfig, block: Block) -> Iterator[Parameter]:
+def attention(config: QwenConfig, block: Block) -> Iterator[Parameter]:
+    """Of `GatedAttention`."""
     hidden, dim, heads = config.hidden_size, config.head_dim, config.num_attention_heads
     query, key = (heads * dim, hidden), (config.num_key_value_heads * dim, hidden)
     # of each head the query's rows, then those of its gate
@@ -169,7 +114,8 @@ def _attention(config: QwenConfig, block: Block) -> Iterator[Parameter]:
     )
 
 
-def _gated_delta_net(config: QwenConfig, block: Block) -> Iterator[Parameter]:
+def gated_delta_net(config: QwenConfig, block: Block) -> Iterator[Parameter]:
+    """Of `GatedDeltaNet`."""
     hidden, heads = config.hidden_size, config.linear_num_value_heads
     key = config.linear_num_key_heads * config.linear_key_head_dim
     value, channels = heads * config.linear_value_head_dim, config.convolution_channels
@@ -194,18 +140,4 @@ def _gated_delta_net(config: QwenConfig, block: Block) -> Iterator[Parameter]:
     yield block.projection(
         "gdn/output", (hidden, value), Origin("linear_attn.out_proj.weight"),
         input="gdn/gated_output",
-    )
-
-
-def gated_mlp(
-    block: Block, name: str, prefix: str, hidden: int, inner: int
-) -> Iterator[Parameter]:
-    """A SwiGLU MLP: gate and up in one object, and down."""
-    yield from block.stack(
-        f"{name}/gate_up", "ffn_input", (inner, hidden), gate=f"{prefix}gate_proj.weight",
-        up=f"{prefix}up_proj.weight",
-    )
-    yield block.projection(
-        f"{name}/down", (hidden, inner), Origin(f"{prefix}down_proj.weight"),
-        input=f"{name}/product",
     )

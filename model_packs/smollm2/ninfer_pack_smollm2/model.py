@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
-from ninfer_core.nn import Attention, Embedding, OutputHead, RMSNorm, SwiGLU
-from ninfer_core.nn.rope import Rope, rope_frequencies, rope_tables
 from ninfer_core.state.step import StepBatch
+from ninfer_nn import Attention, Embedding, OutputHead, RMSNorm, SwiGLU
+from ninfer_nn.rope import Rope, rope_frequencies, rope_tables
 from ninfer_pack_smollm2.config import LlamaConfig
 
 

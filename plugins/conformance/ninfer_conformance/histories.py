@@ -66,10 +66,10 @@ def pauses_leave_no_trace(lab: Lab) -> None:
 
 
 def free_memory_is_not_read(lab: Lab) -> None:
-    """Free pages and slots are full of NaN, and it changes nothing."""
+    """Free pages and slots are full of NaN, or odd integers, and it changes nothing."""
     lab.fresh(lab.tokens(80))
     for plane in _planes(lab):
-        plane.fill_(torch.nan)
+        plane.fill_(torch.nan if plane.is_floating_point() else torch.iinfo(plane.dtype).max)
     with lab.tracks(80) as (track,):
         lab.run(track, 37, 74, "in poisoned memory")
         lab.step(Move(track, 1, MAX_DRAFTS), what="verifying in poisoned memory")

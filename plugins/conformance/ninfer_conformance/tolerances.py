@@ -17,6 +17,7 @@ class Tolerance:
 
 _ALL = (
     Tolerance("exact", 0.0), Tolerance("fp32", 2e-4, 1e-4), Tolerance("bf16", 5e-2, 2e-2),
+    Tolerance("fp4", 6e-1, 2e-1),
     Tolerance("bf16_kv", 5e-2), Tolerance("int8_kv", 1e-1), Tolerance("fp8_kv", 4e-1),
 )
 TOLERANCES = {tolerance.name: tolerance for tolerance in _ALL}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from attrs import define, evolve, field, frozen
@@ -17,11 +17,13 @@ from ninfer_core.api import (
     SpeculatorContext,
     UnsupportedError,
 )
+from ninfer_core.engine.graphs import CapturedForward
 from ninfer_core.sampling.random import Purpose
 from ninfer_core.sampling.rows import SampleRow
 from ninfer_core.sampling.sampler import INVALID, Sampler, draw
 from ninfer_core.state.batch import BatchBuilder, Row
-from ninfer_core.state.step import PAGE_TOKENS
+from ninfer_core.state.step import PAGE_TOKENS, StepBatch
+from ninfer_core.state.store import SequenceState
 
 
 @frozen(eq=False)
@@ -73,12 +75,27 @@ class MtpSpeculator:
         self._predictor = _predictor(context.model)
         self.max_drafts = context.draft_tokens
         self._vocabulary = _Vocabulary(self._predictor.token_ids, context.vocab_size)
+        self._width, self._max_rows = 1 + context.draft_tokens, context.max_sequences
         self._batch = BatchBuilder(
-            max_rows=context.max_sequences, max_tokens=context.max_tokens,
+            max_rows=context.max_sequences + 1, max_tokens=context.max_tokens,
             max_logits=context.max_sequences, max_pages=-(-context.max_context // PAGE_TOKENS),
             device=context.device,
         )
+        self._is_captured = False
+        self._hidden = torch.empty_like(self._model.hidden(1)).repeat(context.max_tokens, 1)
+        self._forward: Callable[[StepBatch], tuple[Tensor, Tensor]] = self._predict
         self._sampler, self._held = Sampler(), dict[int, _Held]()
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Predict by captured graphs from now on: one draft of each row, and what decode steps
+        commit, with padding behind it to as many tokens as could have been accepted."""
+        captured = CapturedForward(self._predict)
+        for num_rows in range(self._max_rows, 0, -1):
+            captured.capture(self._batch.pad(num_rows, 1))
+            rows = [_padding(self._width, num_logits=1)] * num_rows
+            captured.capture(self._batch.fill([*rows, _padding(0)]))
+        self._forward, self._is_captured = captured, True
 
     def advance(self, steps: Sequence[Advance]) -> None:
         """Read the committed tokens; the last of each sequence is what its next drafts follow."""
@@ -90,7 +107,10 @@ class MtpSpeculator:
         spans = [range(s.first_row, s.first_row + s.end - s.begin) for s in steps]
         hidden = self._model.hidden(max(span.stop for span in spans))
         taken = torch.tensor([index for span in spans for index in span], device=hidden.device)
-        logits, own = self._predictor.forward(self._batch.fill(rows), hidden[taken])
+        torch.index_select(hidden, 0, taken, out=self._hidden[: len(taken)])
+        if self._is_captured and all(len(span) <= self._width for span in spans):
+            rows.append(_padding(len(steps) * self._width - len(taken)))
+        logits, own = self._forward(self._batch.fill(rows))
         for step, *last in zip(steps, logits.clone(), own.clone(), strict=True):
             self._held[step.request_id] = _Held(step.end, *last)
 
@@ -143,11 +163,13 @@ class MtpSpeculator:
                 chain.tokens[-1:], num_logits=1)
             for chain in chains
         ]
-        hidden = torch.stack([chain.hidden for chain in chains])
-        for chain, *last in zip(
-            chains, *self._predictor.forward(self._batch.fill(rows), hidden), strict=True
-        ):
+        torch.stack([chain.hidden for chain in chains], out=self._hidden[: len(chains)])
+        for chain, *last in zip(chains, *self._forward(self._batch.fill(rows)), strict=True):
             chain.logits, chain.hidden = last
+
+    def _predict(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
+        """Logits of the wanted tokens and hidden states, valid until the next call."""
+        return self._predictor.forward(batch, self._hidden[: batch.num_tokens])
 
 
 class _Vocabulary:
@@ -166,6 +188,11 @@ class _Vocabulary:
             whole = logits.new_full((len(logits), self._width), -torch.inf)
             logits = whole.index_copy_(1, self._token_ids, logits)
         return logits[:, : self._size]
+
+
+def _padding(num_tokens: int, num_logits: int = 0) -> Row:
+    """A row of page 0, which no sequence owns."""
+    return Row(0, SequenceState(0), 0, [0] * num_tokens, num_logits)
 
 
 def _predictor(model: object) -> NextTokenPredictor:

@@ -19,7 +19,8 @@ Row = tuple[str, str, str]
 
 
 def run(arguments: Namespace) -> int:
-    """Check claim, weights, files and kernels; exit code 1 if the model could not run."""
+    """Check claim, weights, files and kernels; exit code 1 if the model could not run. Of a source
+    checkpoint, the headers of its files are checked, and what a conversion would write."""
     with Console(arguments.log_level) as console:
         config, report, artifact = prepare_catalogue(arguments, console.progress)
     model = resolve_model(config, report, artifact)
@@ -28,8 +29,9 @@ def run(arguments: Namespace) -> int:
     unbound = list(weight_problems(artifact, parameters))
     bound = f"{len(parameters) - len(unbound)} of {len(parameters)} parameters are bound"
     problems = [*unbound, *file_problems(artifact, parameters)]
-    print(table(("claim", claim.spec.name, claim.reason), *rejected, ("weights", bound, ""),
-                files_row(artifact), *problems, *unused_tensors(artifact, parameters)))
+    print(table(("claim", claim.spec.name, claim.reason), *rejected, *checkpoint_rows(artifact),
+                ("weights", bound, ""), files_row(artifact), *problems,
+                *unused_tensors(artifact, parameters)))
     if problems:
         return 1
     print_kernels(resolve(config, report, absent=True, artifact=artifact))
@@ -45,11 +47,28 @@ def file_problems(artifact: Artifact, parameters: Iterable[ParameterSpec]) -> It
         yield "file", error.where, error.why
 
 
+def checkpoint_rows(artifact: Artifact) -> Iterator[Row]:
+    """What is in the source checkpoint that an artifact would be converted from."""
+    inventory = artifact.provenance.get("checkpoint")
+    if inventory is None:
+        return
+    stored, ignored = inventory["stored"], inventory["ignored"]
+    total = sum(tensors for tensors, _ in stored.values())
+    tensors, parameters = inventory["whole"]
+    yield ("checkpoint", f"{parameters:,} parameters",
+           f"in {tensors:,} tensors, with scales {total:,}")
+    for kind, (tensors, elements) in stored.items():
+        yield f"- {kind}", f"{elements:,} elements", f"in {tensors:,} tensors"
+    for why, (tensors, parameters) in {"": inventory["used"], **ignored}.items():
+        kind, reason = ("ignored", f": {why}") if why else ("used", "")
+        yield f"- {kind}", f"{parameters:,} parameters", f"in {tensors:,} tensors{reason}"
+
+
 def files_row(artifact: Artifact) -> Row:
     """How many files were opened."""
     opened, files = len(artifact.shards.maps), len(artifact.shards.files)
     if not opened:
-        return "files", "none", "the model is a card"
+        return "files", "none", "the model is an outline: of a card, or of a source checkpoint"
     return "files", f"{opened} of {files} are in use", ""
 
 

@@ -51,6 +51,7 @@ def dry_build(plan: EnginePlan) -> Iterable[KernelChoice]:
     max_context = config.max_context or 0
     weights = load_weights(
         plan.artifact, device="meta", select=[spec.name for spec in plan.parameters],
+        relay=plan.relay,
         formats={name: each.spec for name, each in registry.formats.items()},
         layouts={name: each.spec for name, each in registry.layouts.items()},
     )
@@ -72,6 +73,13 @@ def dry_build(plan: EnginePlan) -> Iterable[KernelChoice]:
     return binder.choices
 
 
+def fact_rows(choices: Iterable[KernelChoice]) -> Iterator[tuple[str, str, str]]:
+    """What kernels know of their code for the requests they were chosen for."""
+    for choice in choices:
+        if choice.spec.facts and (line := choice.spec.facts.load()(choice.request)):
+            yield choice.request.op, _weights_of(choice), line
+
+
 class _ChoosingBinder(Binder):
     """Chooses kernels and builds none, so that no weight is needed."""
 
@@ -82,6 +90,9 @@ class _ChoosingBinder(Binder):
 
 
 def _choice_rows(choice: KernelChoice) -> Iterator[tuple[str, str, str]]:
-    weights = (f"{each.format.name} {list(each.shape)}" for each in choice.request.weights)
-    yield choice.request.op, choice.spec.name, " ".join(weights) or choice.request.dtype
+    yield choice.request.op, choice.spec.name, _weights_of(choice) or choice.request.dtype
     yield from (("", f"not {name}", reason) for name, reason in choice.rejected)
+
+
+def _weights_of(choice: KernelChoice) -> str:
+    return " ".join(f"{w.format.name} {list(w.shape)}" for w in choice.request.weights)

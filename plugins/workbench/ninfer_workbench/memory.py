@@ -4,49 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ninfer_core.api import PagedStateSpec, ParameterSpec, SlotStateSpec, StateSpec
+from ninfer_core.api import PagedStateSpec, ParameterSpec, SlotStateSpec
 from ninfer_core.config import EnginePlan
 from ninfer_core.config.capacity import snapshot_pages
 from ninfer_core.config.ledger import host_line
 from ninfer_core.state.layout import StateLayout
 from ninfer_core.state.step import PAGE_TOKENS
+from ninfer_workbench.placement import (
+    EXPERT_CACHE,
+    EXPERTS,
+    ONE_MACHINE,
+    Placement,
+    cached_share,
+    page_bytes,
+    placed,
+    state_layout,
+    stored_bytes,
+)
 
 Row = tuple[str, str, str]
 
 
-def memory_rows(plan: EnginePlan) -> Iterator[Row]:
+def memory_rows(plan: EnginePlan, placement: Placement = ONE_MACHINE) -> Iterator[Row]:
     """Claims, each followed by its parts; their sum, the budget, and the context it has room for.
+    Of several machines they are those of each.
     """
     details = {"weights": weight_rows, "state": state_rows}
-    ledger = plan.ledger
+    ledger = placed(plan, placement).ledger
     for line in ledger.lines:
         yield line.name, f"{line.nbytes:,} B", line.arithmetic
         if line.name in details:
-            yield from ((f"- {name}", size, why) for name, size, why in details[line.name](plan))
+            rows = details[line.name](plan, placement)
+            yield from ((f"- {name}", size, why) for name, size, why in rows)
     yield "total", f"{ledger.total_bytes:,} B", "fits" if ledger.fits else "DOES NOT FIT"
     yield "budget", f"{ledger.budget_bytes:,} B", ledger.budget_source
+    yield from host_rows(plan, placement)
     if plan.config.host_capacity and plan.hardware.device != "cpu":
         host = host_line(plan.config.host_capacity, state_layout(plan))
         yield "pinned host memory", f"{host.nbytes:,} B", f"{host.arithmetic}; not of the budget"
-    if plan.config.disk_cache:
-        yield "files", f"{plan.config.disk_capacity:,} B", f"at most, in {plan.config.disk_cache}"
+    if tier := plan.state_tier:
+        size, place = plan.config.disk_capacity, plan.config.disk_cache
+        yield f"state tier {tier.spec.name}", f"{size:,} B", f"at most, in {place}"
     if state_layout(plan).bytes_per_token:
-        yield _room(plan)
+        yield _room(plan, placement)
     if plan.config.prefix_cache:
         yield _kept_state(plan)
 
 
-def weight_rows(plan: EnginePlan) -> Iterator[Row]:
+def weight_rows(plan: EnginePlan, placement: Placement = ONE_MACHINE) -> Iterator[Row]:
     """Stored tensors that the parameters use, each once, by role and format."""
-    sizes: dict[tuple[str, str], list[int]] = {}
-    seen: set[str] = set()
-    for spec in plan.parameters:
+    groups: dict[tuple[str, str], list[ParameterSpec]] = {}
+    tensors: dict[tuple[str, str], set[str]] = {}
+    seen: dict[str, tuple[str, str]] = {}
+    for spec in filter(placement.is_on_card, plan.parameters):
         for tensor, _, _ in plan.artifact.parts(spec.tied_to or spec.name):
-            if tensor.id not in seen:
-                seen.add(tensor.id)
-                sizes.setdefault((role(spec), tensor.format), []).append(tensor.bytes)
-    for (name, format), each in sorted(sizes.items()):
-        yield name, f"{sum(each):,} B", f"{format}, {len(each)} tensors"
+            key = seen.setdefault(tensor.id, (role(spec), tensor.format))
+            groups.setdefault(key, []).append(spec)
+            tensors.setdefault(key, set()).add(tensor.id)
+    for key, specs in sorted(groups.items()):
+        nbytes = stored_bytes(plan.artifact, specs, placement)
+        yield key[0], f"{nbytes:,} B", f"{key[1]}, {len(tensors[key])} tensors"
+
+
+def host_rows(plan: EnginePlan, placement: Placement) -> Iterator[Row]:
+    """Weights that are in host memory or files instead, whole on every machine."""
+    tables = [spec for spec in plan.parameters if spec.on_host]
+    if tables:
+        size = stored_bytes(plan.artifact, tables, ONE_MACHINE)
+        names = ", ".join(spec.name for spec in tables)
+        yield "tables at the host", f"{size:,} B", f"{names}; in memory or files, not of the budget"
+    if placement.experts_on_host:
+        experts = [spec for spec in plan.parameters if EXPERTS in spec.name]
+        size = stored_bytes(plan.artifact, experts, ONE_MACHINE)
+        yield ("experts at the host", f"{size:,} B",
+               f"of which the card caches {cached_share(plan, placement):.1%}; planned only: no "
+               "kernel of this project reads experts from there")
 
 
 def role(spec: ParameterSpec) -> str:
@@ -59,27 +91,25 @@ def role(spec: ParameterSpec) -> str:
     return "/".join([component, *(words[:-1] or words)])
 
 
-def state_rows(plan: EnginePlan) -> Iterator[Row]:
+def state_rows(plan: EnginePlan, placement: Placement = ONE_MACHINE) -> Iterator[Row]:
     """Pages and slots by declared state; padding included."""
     num_pages, num_slots = plan.num_pages + 1, plan.config.max_concurrency + 1
     for spec in plan.states:
-        layout = state_layout(plan, spec)
+        layout, share = state_layout(plan, spec), placement.share(spec.name)
         if isinstance(spec, PagedStateSpec):
-            yield (spec.name, f"{num_pages * layout.bytes_per_token * PAGE_TOKENS:,} B",
-                   f"{num_pages} pages x {PAGE_TOKENS} tokens x {layout.bytes_per_token:,} B "
+            token = round(share * layout.bytes_per_token)
+            yield (spec.name, f"{num_pages * token * PAGE_TOKENS:,} B",
+                   f"{num_pages} pages x {PAGE_TOKENS} tokens x {token:,} B "
                    f"({spec.layers} layers, {spec.dtype or plan.kv.name})")
         else:
-            yield spec.name, f"{num_slots * layout.slot_bytes:,} B", _slots(num_slots, layout, spec)
+            nbytes = round(num_slots * share * layout.slot_bytes)
+            yield spec.name, f"{nbytes:,} B", _slots(num_slots, share, layout, spec)
 
 
-def _slots(num_slots: int, layout: StateLayout, spec: SlotStateSpec) -> str:
-    return (f"{num_slots} slots x ({layout.committed_bytes:,} B + record {layout.record_bytes:,} B)"
+def _slots(num_slots: int, share: float, layout: StateLayout, spec: SlotStateSpec) -> str:
+    committed, record = round(share * layout.committed_bytes), round(share * layout.record_bytes)
+    return (f"{num_slots} slots x ({committed:,} B + record {record:,} B)"
             f" ({spec.layers} layers, {spec.dtype})")
-
-
-def state_layout(plan: EnginePlan, *specs: StateSpec) -> StateLayout:
-    """Sizes of some of a plan's states, or of all."""
-    return StateLayout(specs or plan.states, plan.kv, max_verify_rows=plan.max_verify_rows)
 
 
 def _kept_state(plan: EnginePlan) -> Row:
@@ -91,11 +121,12 @@ def _kept_state(plan: EnginePlan) -> Row:
             "beside full pages, which are shared")
 
 
-def _room(plan: EnginePlan) -> Row:
+def _room(plan: EnginePlan, placement: Placement) -> Row:
     """Tokens of all sequences together, were the pool to take whatever else leaves."""
-    layout, ledger = state_layout(plan), plan.ledger
-    others = ledger.total_bytes - plan.num_pages * layout.page_bytes
-    pages = max(0, (ledger.budget_bytes - others) // layout.page_bytes)
+    ledger, page = placed(plan, placement).ledger, page_bytes(plan, placement)
+    kept = sum(line.nbytes for line in ledger.lines if line.name != EXPERT_CACHE)
+    others = kept - plan.num_pages * page
+    pages = max(0, (ledger.budget_bytes - others) // page)
     return ("room for context", f"{pages * PAGE_TOKENS:,} tokens",
-            f"({ledger.budget_bytes:,} B - {others:,} B) / pages of {layout.page_bytes:,} B "
+            f"({ledger.budget_bytes:,} B - {others:,} B) / pages of {page:,} B "
             f"x {PAGE_TOKENS} tokens, in kv-dtype {plan.kv.name}")

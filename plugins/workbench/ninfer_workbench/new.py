@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from argparse import Namespace
 from pathlib import Path
 from string import Template
@@ -19,7 +21,8 @@ PREFIXES = {
 def run(arguments: Namespace) -> int:
     """Write the skeleton and say what to do with it."""
     root = write_skeleton(arguments.kind, arguments.name, arguments.dir)
-    print(f"wrote {root}\nnext: pip install -e {root}, then ninfer conformance {root.name}")
+    command = f"{shlex.quote(sys.executable)} -m pip install -e {shlex.quote(str(root))}"
+    print(f"wrote {root}\nnext: {command}, then ninfer conformance {root.name}")
     return 0
 
 

@@ -16,7 +16,9 @@ def ninfer_commands() -> list[CommandSpec]:
         CommandSpec("doctor", "Check a model without loading it.",
                     "ninfer_workbench.doctor:run", _MODEL),
         CommandSpec("plan", "Memory ledger and predicted speed, with arithmetic.",
-                    "ninfer_workbench.plan:run", _MODEL),
+                    "ninfer_workbench.plan:run", "ninfer_workbench.options:plan"),
+        CommandSpec("fetch", "Install the weights of an embedded model.",
+                    "ninfer_workbench.fetch:run", "ninfer_core.cli.options:model"),
         CommandSpec("new", "Write a skeleton distribution.",
                     "ninfer_workbench.new:run", "ninfer_workbench.options:skeleton"),
     ]

@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_core import api
 from ninfer_core.artifact.catalogue import Part
 from ninfer_core.artifact.container import Artifact, open_artifact
-from ninfer_core.artifact.writer import ArtifactWriter
 from ninfer_core.config import EnginePlan, LaunchConfig, resolve
 from ninfer_core.plugin_host import PluginRecord, PluginReport, PluginSelection, load_plugins
 
@@ -63,7 +63,10 @@ class MiniPack:
 
 class MiniProfile:
     name, device, capability = "box", "cuda", 120
-    compute_dtype, default_kv_dtype = "bfloat16", "bf16"
+    compute_dtype, default_kv_dtype, layouts = "bfloat16", "bf16", {}
+
+    def scratch_bytes(self, work):
+        return 0
 
     def figures(self):
         flops = {"bfloat16": 1e12, "float8_e4m3fn": 2e12}
@@ -88,6 +91,7 @@ def mini_report(monkeypatch) -> PluginReport:
             "speculators": (
                 api.SpeculatorSpec("mini.mtp", "mini_parts:Speculator", "mtp"),
                 api.SpeculatorSpec("mini.lookup", "mini_parts:Speculator")),
+            "state_tiers": (api.StateTierSpec("shelf", "mini_parts:Pack"),),
         },
     )
     return PluginReport((core, mini))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_core.api import ParameterSpec
 from ninfer_core.artifact.container import open_artifact
-from ninfer_core.artifact.writer import ArtifactWriter
 from ninfer_workbench.doctor import file_problems, files_row
 
 NORM = "text/layers/1/input_norm"

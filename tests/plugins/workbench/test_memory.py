@@ -94,7 +94,7 @@ def test_other_memories_are_beside_the_budget(mini):
     assert rows["pinned host memory"] == (
         f"{13 * 8192:,} B",
         "(12 + 1 padding) pages x 8,192 B for states that leave the pool; not of the budget")
-    assert rows["files"] == (f"{16 << 30:,} B", "at most, in /tmp/states")
+    assert rows["state tier shelf"] == (f"{16 << 30:,} B", "at most, in /tmp/states")
 
 
 def test_the_room_is_what_fits_and_not_a_page_more(mini):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 
 import pytest
@@ -68,4 +69,5 @@ def test_the_command_says_what_to_do_next(tmp_path, capsys):
     words = ["new", "plugin", "mine", "--dir", str(tmp_path), "-p", "ninfer_workbench.plugin"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert f"pip install -e {tmp_path / 'mine'}" in out and "ninfer conformance mine" in out
+    assert f"{sys.executable} -m pip install -e {tmp_path / 'mine'}" in out
+    assert "ninfer conformance mine" in out

@@ -158,7 +158,7 @@ def test_a_card_passes_the_doctor(monkeypatch, capsys):
     code, out, _ = command(monkeypatch, capsys, "doctor", "qwen3.6-27b-nvfp4", "--profile",
                            "rtx5090")
     assert code == 0
-    assert "963 of 963 parameters are bound" in out and "the model is a card" in out
+    assert "963 of 963 parameters are bound" in out and "the model is an outline" in out
     assert "nvfp4 [5120, 17408]" in out
 
 

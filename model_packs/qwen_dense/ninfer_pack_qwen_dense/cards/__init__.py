@@ -2,8 +2,8 @@
 
 from functools import partial
 
+from ninfer_checkpoints.cards import outline
 from ninfer_pack_qwen_dense.pack import QwenDensePack
-from ninfer_qwen_family.cards import outline
 
 qwen3_6_27b, qwen3_8_27b, qwen3_6_27b_nvfp4, qwen3_8_27b_nvfp4 = (
     partial(outline, QwenDensePack(), __package__, name)

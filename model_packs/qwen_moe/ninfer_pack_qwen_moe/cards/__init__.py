@@ -2,7 +2,7 @@
 
 from functools import partial
 
+from ninfer_checkpoints.cards import outline
 from ninfer_pack_qwen_moe.pack import QwenMoePack
-from ninfer_qwen_family.cards import outline
 
 qwen3_6_35b_a3b = partial(outline, QwenMoePack(), __package__, "qwen3.6-35b-a3b")

@@ -1,0 +1,1 @@
+"""From the tensors of published checkpoints to the parameters of a model."""

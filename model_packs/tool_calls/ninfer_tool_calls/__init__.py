@@ -1,0 +1,1 @@
+"""Grammars of tool calls, by how models write them."""
