@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from pathlib import Path
@@ -17,12 +18,13 @@ from hypothesis import settings
 from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_conformance.subject import find_subject
 from ninfer_core.cli import plugins as command_plugins
-from ninfer_core.cli.main import main
+from ninfer_core.cli.main import LASTING_OBJECTS, main
 from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_core.state.step import StepBatch
 from ninfer_fixtures.tiny import tiny_resources
 from ninfer_workbench.new import write_skeleton
 
+gc.set_threshold(LASTING_OBJECTS)  # as the commands do
 settings.register_profile("ninfer", deadline=None)  # a busy machine is no fault of the code
 settings.register_profile("soak", deadline=None, max_examples=3000, stateful_step_count=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ninfer"))

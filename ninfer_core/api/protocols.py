@@ -47,7 +47,11 @@ class FormatCodec(Protocol):
     ``codes`` (int8 [N, K], or the direct values), ``scales``, ``minimums``, ``divisor``."""
 
     def quantize(self, values: Tensor) -> dict[str, Tensor]:
-        """fp32 ``[N, K]`` to parts; raises `ArtifactError` for values it cannot represent."""
+        """fp32 ``[N, K]`` to parts; raises `ArtifactError` for values it cannot represent.
+
+        Rows that share no row of a stored plane, nor a number of the whole, do not depend on each
+        other: a large matrix is quantised by ranges of them.
+        """
         ...
 
     def dequantize(self, parts: Mapping[str, Tensor]) -> Tensor:

@@ -93,6 +93,8 @@ class ImportedParameter:
     :ivar scalars: `SourceTensor.scalars` of what the parameter is made of.
     :ivar bank: whether the parent is a bank of experts, which must stay one object: every parameter
         is a matrix of it, and all have one shape and one format.
+    :ivar rows: ``(begin, end) ->`` the parameter of these rows alone; nothing but them is read, so
+        that what is large is converted range by range. None if it comes only as a whole.
     """
 
     spec: ParameterSpec
@@ -103,6 +105,7 @@ class ImportedParameter:
     parent: str = ""
     scalars: Callable[[], Mapping[str, float]] | None = None
     bank: bool = False
+    rows: Callable[[int, int], ImportedParameter] | None = None
 
 
 @frozen

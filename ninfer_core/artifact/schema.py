@@ -24,7 +24,7 @@ _WANTED: dict[Any, str] = {
     bool: "true or false", Any: "an open value",
 }
 T = TypeVar("T")
-_origin, _kinds = cache(get_origin), cache(get_args)
+_origin, _kinds, _has = cache(get_origin), cache(get_args), cache(has)
 
 
 def malformed(where: object, why: str) -> ArtifactError:
@@ -96,15 +96,16 @@ def _record(node: dict[str, Any], cls: Any) -> Any:
 def _read(node: Any, hint: Any, place: object) -> Any:
     """Build what a hint says; an error takes along every place it passes."""
     try:
-        if _origin(hint) in (Union, UnionType):
-            hint = _choose(node, _kinds(hint))
-        origin, kinds = _origin(hint), _kinds(hint)
-        if type(node) is dict and has(hint):
-            return _record(node, hint)
-        if type(node) is list and origin is tuple:
-            return tuple(_read(child, kinds[0], index) for index, child in enumerate(node))
-        if type(node) is dict and origin is Mapping:
-            return {_read(n, str, n): _read(child, kinds[1], n) for n, child in node.items()}
+        if hint not in _WANTED:
+            if _origin(hint) in (Union, UnionType):
+                hint = _choose(node, _kinds(hint))
+            origin, kinds = _origin(hint), _kinds(hint)
+            if type(node) is dict and _has(hint):
+                return _record(node, hint)
+            if type(node) is list and origin is tuple:
+                return tuple(_read(child, kinds[0], index) for index, child in enumerate(node))
+            if type(node) is dict and origin is Mapping:
+                return {_read(n, str, n): _read(child, kinds[1], n) for n, child in node.items()}
         if not _is_scalar(node, hint):
             raise ValueError(f": {_WANTED.get(hint, hint)} cannot be {reprlib.repr(node)}")
         return node
@@ -115,7 +116,7 @@ def _read(node: Any, hint: Any, place: object) -> Any:
 def _choose(node: Any, kinds: Sequence[Any]) -> Any:
     """Of records the one with these members; of X and None always X, since null is no value."""
     names = node.keys() if type(node) is dict else None
-    return next((k for k in kinds if has(k) and _members(k)[0].keys() == names), kinds[0])
+    return next((k for k in kinds if _has(k) and _members(k)[0].keys() == names), kinds[0])
 
 
 def _is_scalar(node: Any, hint: Any) -> bool:

@@ -100,6 +100,8 @@ def launch(parser: Parser) -> None:
         add(f"--{name}", type=kind, metavar=metavar, help=text)
     add("--lm-head-draft", action="store_true", default=SUPPRESS,
         help="draft over the artifact's shortlist of tokens; needs --spec")
+    add("--tables-on-device", action="store_true", default=SUPPRESS,
+        help="hold n-gram tables in the device's memory instead of the host's")
     add("--eager", action="store_true", default=SUPPRESS,
         help="launch a GPU's decode steps kernel by kernel instead of as captured graphs")
     add("--kernel", dest="kernels", action="append", default=[], type=pair, metavar="OP=NAME",

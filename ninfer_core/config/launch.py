@@ -37,6 +37,7 @@ class LaunchConfig:
     :ivar constraints: engine that holds answers to grammars; else the only one there is.
     :ivar kernels: op -> the kernel to use for it.
     :ivar threads: CPU threads; else the profile's.
+    :ivar tables_on_device: whether tables that a pack leaves in host memory go to the device, too.
     :ivar eager: whether a GPU's decode steps are launched kernel by kernel instead of as graphs.
     """
 
@@ -61,6 +62,7 @@ class LaunchConfig:
     constraints: str | None = None
     kernels: Mapping[str, str] = field(factory=dict)
     threads: int | None = field(default=None, validator=optional(in_(range(1, 1025))))
+    tables_on_device: bool = False
     eager: bool = False
 
     def __attrs_post_init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ninfer_core import api
 from ninfer_core.artifact.container import Artifact, open_artifact
@@ -51,10 +51,13 @@ def resolve_model(
     with blame(pack.provenance):
         model_pack: api.ModelPack = pack.spec.pack.load()()
         own = model_pack.configure(description)
+        parameters = model_pack.parameters(own)
+        if config.tables_on_device:
+            parameters = tuple(evolve(spec, on_host=False) for spec in parameters)
         return ModelPlan(
             artifact=artifact, speculator=speculator, pack=pack, model_pack=model_pack,
             model_config=own, operations=model_pack.operations(own),
-            parameters=model_pack.parameters(own), states=model_pack.states(own),
+            parameters=parameters, states=model_pack.states(own),
         )
 
 

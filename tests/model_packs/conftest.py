@@ -19,11 +19,13 @@ from torch import Tensor
 
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import WeightStore, load_weights
+from ninfer_core.cli.main import main
 from ninfer_core.engine.build import build_model
 from ninfer_core.ops.binder import Binder
 from ninfer_core.plugin_host import PluginReport, PluginSelection, load_plugins
 from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.store import SequenceState, StateStore
+from ninfer_fixtures.checkpoint import TinyCheckpoint
 from ninfer_fixtures.tiny import tiny_resources
 
 MAX_CONTEXT = 512
@@ -38,6 +40,21 @@ DISTRIBUTIONS = (
 def plugins() -> PluginReport:
     modules = tuple(f"{name}.plugin" for name in DISTRIBUTIONS)
     return load_plugins(PluginSelection(modules=modules, names=()))
+
+
+@pytest.fixture
+def doctor(monkeypatch, capsys) -> Callable[[str, Path], tuple[int, str, str]]:
+    """``(pack, folder) -> (exit code, stdout, stderr)`` of a checkpoint on a Hopper."""
+    monkeypatch.setenv("NINFER_PLUGINS", "")
+    names = ("convert", "profile_hopper", "drafting", "workbench")
+
+    def run(pack, folder):
+        modules = [f"ninfer_{name}.plugin" for name in (f"pack_{pack}", *names)]
+        words = [word for module in modules for word in ("-p", module)]
+        code = main(["doctor", str(folder), "--spec", "mtp", "--profile", "hopper", *words])
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @define(eq=False)
@@ -130,6 +147,12 @@ def build_reader(
     return build
 
 
+@pytest.fixture(params=[1, 3, 64, 89])
+def width(request) -> int:
+    """Tokens of a step of the predictor."""
+    return request.param
+
+
 COMMON = {
     "vocab_size": 283, "hidden_size": 40, "num_hidden_layers": 4, "num_attention_heads": 6,
     "num_key_value_heads": 2, "head_dim": 24, "linear_num_key_heads": 2,
@@ -157,24 +180,6 @@ KINDS = {
     }),
 }
 """Kind -> classes of transformers, and sizes that are not common to all."""
-
-
-@frozen(eq=False)
-class TinyCheckpoint:
-    """A random checkpoint on disk.
-
-    :ivar model: of transformers, in fp32, with the same numbers.
-    :ivar mtp: tensors of the next-token predictor by name, which transformers does not have.
-    """
-
-    path: Path
-    model: transformers.PreTrainedModel
-    mtp: dict[str, Tensor]
-
-    @torch.inference_mode()
-    def logits(self, tokens: Sequence[int]) -> Tensor:
-        """fp32 ``[len(tokens), V]`` by transformers."""
-        return self.model(torch.tensor([tokens])).logits[0]
 
 
 @pytest.fixture(scope="session")

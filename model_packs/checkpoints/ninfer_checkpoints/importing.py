@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
+from ninfer_checkpoints import selection
 from ninfer_checkpoints.parameters import Origin, Parameter
 from ninfer_core import api
 
@@ -73,6 +74,13 @@ def import_parameter(parameter: Parameter, tensors: Tensors) -> api.ImportedPara
     pieces = [_Piece.of(*tensors.find(origins)) for origins in alternatives]
     _check_shape(parameter, pieces)
     formats = {"fp32"} if parameter.fp32 else {piece.tensor.format for piece in pieces}
+    return _imported(parameter, pieces, formats.pop() if len(formats) == 1 else "")
+
+
+def _imported(
+    parameter: Parameter, pieces: Sequence[_Piece], format: str
+) -> api.ImportedParameter:
+    dim, spec = parameter.joined, parameter.spec
 
     def values() -> Tensor:
         return _join([piece.origin.select(piece.tensor.dense()) for piece in pieces], dim)
@@ -83,10 +91,15 @@ def import_parameter(parameter: Parameter, tensors: Tensors) -> api.ImportedPara
         each = [piece.parts() for piece in pieces]
         return {name: _join([part[name] for part in each], dim) for name in each[0]}
 
+    def rows(begin: int, end: int) -> api.ImportedParameter:
+        cut = evolve(parameter, spec=evolve(spec, shape=(end - begin, *spec.shape[1:])))
+        return _imported(cut, _rows(pieces, begin, end, dim), format)
+
+    are_whole = all(piece.origin.select is selection.whole for piece in pieces)
     return api.ImportedParameter(
-        parameter.spec, tuple(piece.tensor.name for piece in pieces), values, parts,
-        formats.pop() if len(formats) == 1 else "", parameter.parent,
-        scalars=pieces[0].tensor.scalars, bank=parameter.bank,
+        spec, tuple(piece.tensor.name for piece in pieces), values, parts, format,
+        parameter.parent, scalars=pieces[0].tensor.scalars, bank=parameter.bank,
+        rows=rows if are_whole else None,
     )
 
 
@@ -104,13 +117,34 @@ class _Piece:
     def of(cls, whole: api.SourceTensor, origin: Origin) -> _Piece:
         try:
             tensor = reduce(lambda so_far, index: so_far[index], origin.at, whole)
-            shape = tuple(origin.select(torch.empty(tensor.shape, device="meta")).shape)
+            shape = tensor.shape
+            if origin.select is not selection.whole:
+                shape = tuple(origin.select(torch.empty(shape, device="meta")).shape)
         except (RuntimeError, IndexError):
             return cls(whole, whole, origin, None)
         return cls(whole, tensor, origin, shape)
 
     def parts(self) -> dict[str, Tensor]:
         return {name: self.origin.select(part) for name, part in self.tensor.parts().items()}
+
+    def rows(self, begin: int, end: int) -> _Piece:
+        """A range of the rows, where all of the tensor is selected."""
+        tensor = self.tensor[begin:end]
+        return evolve(self, tensor=tensor, shape=tensor.shape)
+
+
+def _rows(pieces: Sequence[_Piece], begin: int, end: int, dim: int | None) -> list[_Piece]:
+    """What of the pieces lies in a range of rows of all."""
+    if dim:
+        return [piece.rows(begin, end) for piece in pieces]
+    found = []
+    for piece in pieces:
+        count = piece.tensor.shape[0]
+        first, last = max(begin, 0), min(end, count)
+        if first < last:
+            found.append(piece.rows(first, last))
+        begin, end = begin - count, end - count
+    return found
 
 
 def _join(each: list[Tensor], dim: int | None) -> Tensor:

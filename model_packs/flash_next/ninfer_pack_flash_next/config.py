@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, in_
 
 from ninfer_checkpoints.claims import claim_names
 from ninfer_core.api import ArtifactError, Claim, ModelDescription
@@ -23,6 +23,8 @@ VARIANTS: Mapping[str, tuple[Any, ...]] = {"indexer_kv_heads": (1,), "norm_topk_
 """Keys that change the mathematics, with the values that are computed."""
 INDEXED = ("indexed_attention", "qwen_sparse_attention")
 """What layers of attention are called beside ``full_attention``; all have an indexer."""
+BLOCKS = (1, 2, 4, 8, 16, 32, 64)
+"""Tokens that an index key may stand for: they divide a page."""
 
 
 @frozen(kw_only=True)
@@ -59,7 +61,7 @@ class FlashNextConfig(MoeConfig):
     indexer_n_heads: int = field(validator=ge(1))
     indexer_head_dim: int = field(validator=ge(1))
     indexer_budget: int = field(validator=ge(1))
-    indexer_compress_ratio: int = field(validator=ge(1))
+    indexer_compress_ratio: int = field(validator=in_(BLOCKS))
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -67,6 +69,8 @@ class FlashNextConfig(MoeConfig):
             raise ValueError(f"ple_embed_dim {self.ple_embed_dim} of {self.ngram_heads} heads")
         if self.indexer_budget % self.indexer_compress_ratio:
             raise ValueError(f"indexer_budget {self.indexer_budget} is no number of blocks")
+        if self.eos_token_id >= self.vocab_size:
+            raise ValueError(f"eos_token_id {self.eos_token_id} of {self.vocab_size} tokens")
         if self.rotary_dim > self.indexer_head_dim:
             raise ValueError(f"{self.rotary_dim} rotated of {self.indexer_head_dim} components")
         known = range(1, self.num_hidden_layers + 1)

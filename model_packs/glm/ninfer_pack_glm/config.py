@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from attrs import field, fields_dict, frozen
-from attrs.validators import ge, gt, lt
+from attrs.validators import ge, gt, in_, lt
 
 from ninfer_checkpoints.claims import claim_names
 from ninfer_core.api import ArtifactError, Claim, ModelDescription
@@ -18,6 +18,8 @@ LayerType = Literal["linear_attention", "indexed_attention"]
 MlpType = Literal["dense", "sparse"]
 INDEXED = ("deepseek_sparse_attention", "full_attention")
 """What checkpoints call `indexed_attention`, besides that."""
+POOLS = (1, 2, 4, 8, 16, 32, 64)
+"""Tokens that an index key may stand for: they divide a page."""
 LINEAR = {
     "num_heads": "linear_num_heads", "head_dim": "linear_head_dim",
     "short_conv_kernel_size": "linear_conv_kernel_dim", "gate_lower_bound": "linear_lower_bound",
@@ -67,7 +69,7 @@ class GlmConfig:
     index_n_heads: int = field(validator=ge(1))
     index_head_dim: int = field(validator=ge(1))
     index_topk: int = field(validator=ge(1))
-    index_kpool: int = field(validator=ge(1))
+    index_kpool: int = field(validator=in_(POOLS))
     linear_num_heads: int = field(validator=ge(1))
     linear_head_dim: int = field(validator=ge(1))
     linear_conv_kernel_dim: int = field(validator=ge(2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
@@ -14,8 +13,9 @@ from ninfer_nn import (
     Embedding,
     IndexSizes,
     LatentAttention,
-    Linear,
     OutputHead,
+    PredictorInput,
+    PredictorOutput,
     RMSNorm,
     SinkhornStreams,
     SparseMoE,
@@ -93,30 +93,23 @@ class GlmPredictor:
     token_ids = None
 
     def __init__(self, build: _Builder, embedding: Embedding, head: OutputHead) -> None:
-        context, self._width = build.context, build.config.hidden_size
+        context, width, layer = build.context, build.config.hidden_size, "mtp/layers/0"
         self._embedding, self._head = embedding, head
-        self._norms = [build.bound_norm(f"mtp/{name}_norm") for name in ("embedding", "hidden")]
-        self._stem = context.buffer("mtp_stem", 2 * self._width)
-        self._projection = Linear(context, "mtp/input_projection", out="mtp_stream")
-        layer = "mtp/layers/0"
+        self._input = PredictorInput(
+            context, width=width, eps=build.config.rms_norm_eps, out="mtp_stream")
         self._mixer_norm = build.norm(f"{layer}/input_norm", out="normed")
         self._mixer = build.attention(layer, "mtp_latent", 0, adds=True)
         self._mlp_norm = build.norm(f"{layer}/post_attention_norm", out="normed")
         self._mlp = build.experts(layer, adds=True)
-        self._norm = build.norm("mtp/final_norm", out="normed")
-        self._rows = context.buffer("mtp_hidden", self._width)
+        norm = build.norm("mtp/final_norm", out="normed")
+        self._output = PredictorOutput(context, norm, width=width)
 
     def forward(self, batch: StepBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """See `NextTokenPredictor.forward`."""
-        embedded = self._embedding(batch.token_ids[: batch.num_tokens])
-        stem = self._stem(batch.num_tokens)
-        self._norms[0](embedded, stem[:, : self._width])
-        self._norms[1](hidden, stem[:, self._width :])
-        stream = self._projection(stem)
+        stream = self._input(self._embedding(batch.token_ids[: batch.num_tokens]), hidden)
         self._mixer(self._mixer_norm(stream), batch, stream)
         self._mlp(self._mlp_norm(stream), stream)
-        normed, wanted = self._norm(stream), batch.logit_rows[: batch.num_logits]
-        rows = torch.index_select(normed, 0, wanted, out=self._rows(batch.num_logits))
+        normed, rows = self._output(stream, batch)
         return self._head(normed, batch), rows
 
 
@@ -128,14 +121,6 @@ class _Builder:
 
     def norm(self, name: str, *, out: str) -> RMSNorm:
         return RMSNorm(self.context, name, eps=self.config.rms_norm_eps, out=out)
-
-    def bound_norm(self, name: str) -> Callable[[Tensor, Tensor], Tensor]:
-        """A norm that writes where it is told."""
-        sizes = {"eps": self.config.rms_norm_eps, "unit_offset": False}
-        norm: Callable[[Tensor, Tensor], Tensor] = self.context.bind(
-            "rmsnorm", sizes=sizes, weight=self.context.tensor(name)
-        )
-        return norm
 
     def layer(self, index: int) -> GlmLayer:
         name, is_dense = f"text/layers/{index}", self.config.mlp_layer_types[index] == "dense"

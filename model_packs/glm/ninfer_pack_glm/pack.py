@@ -104,7 +104,7 @@ class GlmPack:
             num_attention_heads=3, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=16,
             v_head_dim=12, index_n_heads=2, index_head_dim=16, index_topk=64, index_kpool=4,
             linear_num_heads=3, linear_head_dim=16, linear_conv_kernel_dim=4,
-            linear_lower_bound=-5.0, hc_mult=4, hc_eps=1e-6, hc_sinkhorn_iters=20, mtp=True,
+            linear_lower_bound=-5.0, hc_mult=4, hc_eps=1e-6, hc_sinkhorn_iters=4, mtp=True,
         )
         components = {name: each["config"] for name, each in config.components().items()}
         return api.ModelDescription(

@@ -78,7 +78,8 @@ class KeyValueCallMatcher:
     def _in_name(self, atom: str) -> Verdict:
         if atom not in TAGS:
             self._text.append(atom)
-            return Verdict.GOES_ON if self._may_be_name() else Verdict.NO_CALL
+            goes_on = atom.isspace() or self._may_be_name()
+            return Verdict.GOES_ON if goes_on else Verdict.NO_CALL
         name = self._take_text()
         if name not in self._schemas:
             return Verdict.BROKEN if _NAME.fullmatch(name) else Verdict.NO_CALL

@@ -20,14 +20,15 @@ from ninfer_nn.mlp import GatedProduct, SwiGLU
 from ninfer_nn.moe import SparseMoE
 from ninfer_nn.ngram_embedding import NgramEmbedding, NgramHash, ngram_states
 from ninfer_nn.norm import RMSNorm
+from ninfer_nn.predictor import PredictorInput, PredictorOutput
 from ninfer_nn.rope import Rope, mrope_axes, rope_frequencies, rope_tables
 from ninfer_nn.sinkhorn_streams import SinkhornStreams, StreamMean
 
 __all__ = [
     "Attention", "ChannelDeltaNet", "Embedding", "GatedAttention", "GatedDeltaNet",
     "GatedProduct", "GatedStreams", "IndexSizes", "IndexedAttention", "LatentAttention",
-    "Linear", "NgramEmbedding", "NgramHash", "OutputHead", "RMSNorm", "Rope", "SinkhornStreams",
-    "SparseMoE", "StreamMean", "SwiGLU", "channel_delta_net_states", "delta_net_states",
-    "indexed_attention_states", "latent_attention_states", "mrope_axes", "ngram_states",
-    "rope_frequencies", "rope_tables",
+    "Linear", "NgramEmbedding", "NgramHash", "OutputHead", "PredictorInput", "PredictorOutput",
+    "RMSNorm", "Rope", "SinkhornStreams", "SparseMoE", "StreamMean", "SwiGLU",
+    "channel_delta_net_states", "delta_net_states", "indexed_attention_states",
+    "latent_attention_states", "mrope_axes", "ngram_states", "rope_frequencies", "rope_tables",
 ]

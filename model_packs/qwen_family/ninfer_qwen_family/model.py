@@ -14,8 +14,9 @@ from ninfer_nn import (
     Embedding,
     GatedAttention,
     GatedDeltaNet,
-    Linear,
     OutputHead,
+    PredictorInput,
+    PredictorOutput,
     RMSNorm,
     Rope,
     mrope_axes,
@@ -89,24 +90,18 @@ class QwenPredictor:
     def __init__(self, build: QwenBuilder, embedding: Embedding, head: OutputHead) -> None:
         config, context = build.config, build.context
         self._head, self.token_ids = build.draft_head(head)
-        self._width, self._embedding = config.hidden_size, embedding
-        self._norms = [build.bound_norm(f"mtp/{name}_norm") for name in ("embedding", "hidden")]
-        self._stem = context.buffer("mtp_stem", 2 * config.hidden_size)
-        self._projection = Linear(context, "mtp/input_projection", out="stream")
+        self._embedding, width = embedding, config.hidden_size
+        self._input = PredictorInput(
+            context, width=width, eps=config.rms_norm_eps, out="stream", unit_offset=True)
         self._layer = build.layer("mtp/layers/0", build.attention("mtp/layers/0", "mtp_kv", 0))
-        self._norm = build.norm("mtp/final_norm", out="normed")
-        self._rows = context.buffer("mtp_hidden", config.hidden_size)
+        norm = build.norm("mtp/final_norm", out="normed")
+        self._output = PredictorOutput(context, norm, width=width)
 
     def forward(self, batch: StepBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """See `NextTokenPredictor.forward`."""
-        embedded = self._embedding(batch.token_ids[: batch.num_tokens])
-        stem = self._stem(batch.num_tokens)
-        self._norms[0](embedded, stem[:, : self._width])
-        self._norms[1](hidden, stem[:, self._width :])
-        stream = self._projection(stem)
+        stream = self._input(self._embedding(batch.token_ids[: batch.num_tokens]), hidden)
         self._layer(stream, batch)
-        normed, wanted = self._norm(stream), batch.logit_rows[: batch.num_logits]
-        rows = torch.index_select(normed, 0, wanted, out=self._rows(batch.num_logits))
+        normed, rows = self._output(stream, batch)
         return self._head(normed, batch), rows
 
 
@@ -168,14 +163,6 @@ class QwenBuilder(Builder[QwenConfig]):
     ) -> None:
         super().__init__(config, context)
         self._feed_forward = feed_forward
-
-    def bound_norm(self, name: str) -> Callable[[Tensor, Tensor], Tensor]:
-        """A norm that writes where it is told."""
-        sizes = {"eps": self.config.rms_norm_eps, "unit_offset": True}
-        norm: Callable[[Tensor, Tensor], Tensor] = self.context.bind(
-            "rmsnorm", sizes=sizes, weight=self.context.tensor(name)
-        )
-        return norm
 
     def layer(self, name: str, mixer: Mixer) -> QwenLayer:
         return QwenLayer(

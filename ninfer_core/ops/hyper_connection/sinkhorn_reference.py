@@ -46,11 +46,11 @@ def _balanced(mixing: Tensor, iterations: int, eps: float) -> Tensor:
 
 
 def _sum(values: Tensor, dim: int) -> Tensor:
-    """Element by element, in order."""
-    total, *rest = values.split(1, dim)
+    """Element by element, in order; the dimension stays."""
+    total, *rest = values.unbind(dim)
     for each in rest:
         total = total + each
-    return total
+    return total.unsqueeze(dim)
 
 
 def _rows(streams: Tensor, count: int) -> Tensor:

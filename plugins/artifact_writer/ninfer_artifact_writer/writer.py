@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -25,6 +26,8 @@ from ninfer_core.artifact.container import (
 from ninfer_core.artifact.schema import parse
 
 MAX_FILE_BYTES = 32_000_000_000
+Piece = tuple[int, Tensor]
+"""Where in an image some of its bytes begin, and they, uint8 ``[n]``."""
 
 
 class Outline:
@@ -46,30 +49,35 @@ class Outline:
             "objects": [], "bindings": {}, "uses": [],
             "metadata": metadata or {}, "provenance": provenance or {},
         }
-        self._images: list[Callable[[], Any]] = []
+        self._images: list[Callable[[], Iterable[tuple[int, memoryview]]]] = []
         self._end = 0
 
     def add_tensor(
         self, object_id: str, shape: Sequence[int], format: str, layout: str,
-        image: Tensor | Callable[[], Tensor], *, nbytes: int | None = None, alignment: int = 256,
+        image: Tensor | Callable[[], Iterable[Piece]], *, nbytes: int | None = None,
+        alignment: int = 256,
     ) -> None:
         """Declare a tensor.
 
         :param image: uint8 ``[nbytes]`` as `StorageLayout.pack` makes it, or a function that makes
-            it when its turn to be written comes, so that only one image is held at a time.
+            it when its turn to be written comes, piece by piece in any order, so that no more than
+            a piece has to be held. What is in no piece is zero.
         :param nbytes: size of the image; needed with a function.
         """
         size = image.numel() if isinstance(image, Tensor) else nbytes
-        make = (lambda: image) if isinstance(image, Tensor) else image
+        make = (lambda: [(0, image)]) if isinstance(image, Tensor) else image
         tensor = {"kind": "tensor", "shape": [*shape], "format": format, "layout": layout}
-        self._add({"id": object_id, **tensor}, size, alignment, lambda: _bytes(make()))
+        self._add(
+            {"id": object_id, **tensor}, size, alignment,
+            lambda: ((begin, _bytes(piece)) for begin, piece in make()),
+        )
 
     def add_resource(self, role: str, content: bytes, component: str = "text") -> None:
         """Declare a file of a component."""
         object_id = f"{component}/{role}"
         self._root["components"][component]["resources"][role] = object_id
         resource = {"id": object_id, "kind": "resource", "encoding": "raw_bytes_v1"}
-        self._add(resource, len(content), 1, lambda: memoryview(content))
+        self._add(resource, len(content), 1, lambda: [(0, memoryview(content))])
 
     def bind(self, name: str, target: str | Sequence[Part]) -> None:
         """Say where a parameter is: the id of an object, or parts in order."""
@@ -94,7 +102,8 @@ class Outline:
         return artifact_of(root, self.path, bytes(16), PAGE, {})
 
     def _add(
-        self, node: dict[str, Any], size: int | None, alignment: int, image: Callable[[], Any]
+        self, node: dict[str, Any], size: int | None, alignment: int,
+        image: Callable[[], Iterable[tuple[int, memoryview]]],
     ) -> None:
         offset = align_up(self._end, alignment)
         self._root["objects"].append({**node, "offset": offset, "bytes": size})
@@ -149,25 +158,46 @@ class ArtifactWriter(Outline):
             files[0].write(HEADER.pack(ENTRY_MAGIC, len(raw), set_id) + raw)
             for index, part in enumerate(files[1:], start=1):
                 part.write(HEADER.pack(PART_MAGIC, index, set_id).ljust(PAGE, b"\0"))
-            _fill(files, sizes, self._chunks())
+            payload = _Payload(files, sizes)
+            for node, image in zip(self._root["objects"], self._images, strict=True):
+                self._write_object(payload, node, image())
 
-    def _chunks(self) -> Iterator[memoryview]:
-        """The payload in order, gaps included. A gap, even of no bytes, replaces the image before
-        it in the hands of the caller, so that only one is held."""
+    def _write_object(
+        self, payload: _Payload, node: Mapping[str, Any], pieces: Iterable[tuple[int, memoryview]]
+    ) -> None:
         done = 0
-        for node, image in zip(self._root["objects"], self._images, strict=True):
-            yield memoryview(bytes(node["offset"] - done))
-            content = image()
-            if content.nbytes != node["bytes"]:
+        for begin, content in pieces:
+            if (end := begin + content.nbytes) > node["bytes"]:
                 raise ArtifactError(
                     "an image has another size than was declared", where=f"object {node['id']}",
-                    why=f"{content.nbytes} instead of {node['bytes']} bytes",
+                    why=f"{end} instead of {node['bytes']} bytes",
                 )
-            yield content
-            del content
-            done = node["offset"] + node["bytes"]
-            if self.progress:
-                self.progress("write", done, self._end)
+            payload.write(node["offset"] + begin, content)
+            done += content.nbytes
+            self._tell(node["offset"] + min(done, node["bytes"]))
+        self._tell(node["offset"] + node["bytes"])
+
+    def _tell(self, done: int) -> None:
+        if self.progress:
+            self.progress("write", done, self._end)
+
+
+class _Payload:
+    """The payload of a set over its files, in each from where that ends on. What is not written is
+    zero."""
+
+    def __init__(self, files: Sequence[BinaryIO], sizes: Sequence[int]) -> None:
+        starts = [file.tell() for file in files]
+        self._files = [*zip(files, starts, accumulate(sizes, initial=0), sizes, strict=False)]
+        for file, start, _, size in self._files:
+            file.truncate(start + size)
+
+    def write(self, offset: int, content: memoryview) -> None:
+        for file, start, before, size in self._files:
+            begin = offset - before
+            if inside := content[max(-begin, 0) : max(size - begin, 0)]:
+                file.seek(start + max(begin, 0))
+                file.write(inside)
 
 
 def _bytes(image: Tensor) -> memoryview:
@@ -193,15 +223,3 @@ def _split(payload: int, limit: int, start: int) -> list[int]:
         )
     full, last = divmod(payload - first, other)
     return [first, *[other] * full, *[last] * (last > 0)]
-
-
-def _fill(files: Iterable[BinaryIO], sizes: Iterable[int], chunks: Iterable[memoryview]) -> None:
-    """Write chunks into files one after the other, as many bytes as each takes."""
-    targets = zip(files, sizes, strict=True)
-    file, room = next(targets)
-    for chunk in chunks:
-        while chunk:
-            if not room:
-                file, room = next(targets)
-            written = file.write(chunk[:room])
-            chunk, room = chunk[written:], room - written

@@ -87,6 +87,8 @@ class RecordingBinder(Binder):
             self._calls = None
 
     def bind(self, request: KernelRequest, **constants: Any) -> Callable[..., Any]:
+        """A plain function: products are called alone later, so none is told that it is among
+        others."""
         function, kernel = super().bind(request, **constants), self.choose(request).spec.name
 
         def noted(*arguments: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,8 @@ def _declared(component: Component) -> dict[str, Any]:
             **{name: value for name, value in optional.items() if value is not None}}
 
 
-def _image(tensor: TensorObject, layout: StorageLayout, generator: torch.Generator) -> Tensor:
-    return random_object(tensor, layout, generator)[0].cpu()
+def _image(
+    tensor: TensorObject, layout: StorageLayout, generator: torch.Generator
+) -> Iterator[tuple[int, Tensor]]:
+    yield 0, random_object(tensor, layout, generator)[0].cpu()
 

@@ -33,7 +33,7 @@ def declare(
     for stored in objects:
         outline.add_tensor(
             stored.object_id, stored.shape, stored.format.name, stored.layout.name,
-            stored.image, nbytes=stored.nbytes, alignment=stored.layout.alignment,
+            stored.pieces, nbytes=stored.nbytes, alignment=stored.layout.alignment,
         )
         places |= _places(stored)
         policies |= {each.spec.name: choose(each.spec, recipe).activations

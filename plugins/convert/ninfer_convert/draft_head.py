@@ -63,11 +63,13 @@ def add_draft_head(
     if HEAD not in specs:
         raise ConfigError("this model has no draft head", fix="convert it without --proposal")
     head = _output_head(plan)
-    made = [ImportedParameter(specs[HEAD], (), head.values)]
-    if wanted.rows is not None:
-        ids = _shortlist(plan.resources, head.spec.shape[0], wanted.rows, wanted.corpus)
+    vocab_size = head.spec.shape[0]
+    if wanted.rows is None:
+        made = [_picked(specs[HEAD], head, torch.arange(vocab_size))]
+    else:
+        ids = _shortlist(plan.resources, vocab_size, wanted.rows, wanted.corpus)
         made = [
-            ImportedParameter(specs[HEAD], (), lambda: head.values()[ids]),
+            _picked(specs[HEAD], head, ids),
             ImportedParameter(
                 specs[TOKEN_IDS], (), lambda: ids, lambda: {"codes": ids.int()}, "int32"
             ),
@@ -84,6 +86,22 @@ def _output_head(plan: ImportPlan) -> ImportedParameter:
     """The output head, or the table that it is tied to."""
     stored = {each.spec.name: each for each in plan.parameters}
     return stored.get(OUTPUT_HEAD) or stored[EMBEDDING]
+
+
+def _picked(spec: ParameterSpec, head: ImportedParameter, ids: Tensor) -> ImportedParameter:
+    """The head's rows of tokens, whose ids ascend."""
+
+    def values() -> Tensor:
+        if head.rows is None:
+            return head.values()[ids]
+        first, last = int(ids[0]), int(ids[-1])
+        return head.rows(first, last + 1).values()[ids - first]
+
+    def rows(begin: int, end: int) -> ImportedParameter:
+        shape = (end - begin, *spec.shape[1:])
+        return _picked(evolve(spec, shape=shape), head, ids[begin:end])
+
+    return ImportedParameter(spec, (), values, rows=head.rows and rows)
 
 
 def _shortlist(

@@ -1,9 +1,10 @@
-"""Stored objects: the parameters stacked in each, and the bytes of its image."""
+"""Stored objects: the parameters stacked in each, and the bytes of its image, range by range."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 
 import torch
 from attrs import frozen
@@ -19,8 +20,11 @@ from ninfer_core.api import (
     StorageLayout,
 )
 from ninfer_core.artifact.layouts.planar import plane_view
+from ninfer_core.artifact.rows import Planes, cut
 
-Planes = Mapping[str, Tensor]
+RANGE_ELEMENTS, RANGE_ROWS = 1 << 22, 128
+"""Most elements of a matrix that are read at a time, and what their rows are a multiple of, so that
+no tile of a layout is cut."""
 
 
 @frozen(eq=False)
@@ -61,26 +65,48 @@ class StoredObject:
         except ArtifactError:
             return False
 
-    def image(self) -> Tensor:
-        """uint8 ``[nbytes]``; reads the checkpoint, one member after the other.
+    def pieces(self) -> Iterator[tuple[int, Tensor]]:
+        """The image in pieces, uint8 ``[n]``, each with the byte it begins at; gaps are zero. Reads
+        the checkpoint, one range of a member's rows after the other.
 
         :raises ArtifactError: if a tensor has another shape, or values that the format cannot hold.
         """
         with _named(self.object_id):
-            if len(self.members) == 1:
-                return self._image_of(self.members[0])
-            image, begin = torch.zeros(self.nbytes, dtype=torch.uint8), 0
-            planes = self._planes(image, self.shape)
-            for member in self.members:
-                shape = self._shape_of(member)
-                piece = self._planes(self._image_of(member), shape)
-                _place(piece, planes, begin, self.shape[0])
-                begin += shape[0]
-            return image
+            absent = torch.empty(self.nbytes, dtype=torch.uint8, device="meta")
+            image, begin, numbers = self._planes(absent, self.shape), 0, dict[str, Tensor]()
+            for run in (run for member in self.members for run in self._runs(member)):
+                shape = self._shape_of(run)
+                end = begin + (shape[0] if shape else 1)
+                total = self.shape[0] if shape else 1
+                places = cut(image, begin, end, total, self.object_id)
+                for name, plane in self._planes(self._image_of(run), shape).items():
+                    if not plane.ndim:
+                        _check_number(name, plane, numbers)
+                    yield _offset(places[name]), plane.reshape(-1).view(torch.uint8)
+                begin = end
 
-    def _image_of(self, member: ImportedParameter) -> Tensor:
-        """The image of an object of this member alone."""
-        parts = self._parts(member)
+    def _runs(self, member: ImportedParameter) -> Iterator[ImportedParameter]:
+        """Ranges of a member's rows; all of them at once where they cannot be cut."""
+        if member.rows is None or not self._is_by_rows(member):
+            yield member
+            return
+        count, *width = member.spec.shape
+        step = max(1, RANGE_ELEMENTS // prod(width) // RANGE_ROWS) * RANGE_ROWS
+        for begin in range(0, count, step):
+            yield member.rows(begin, min(begin + step, count))
+
+    def _is_by_rows(self, member: ImportedParameter) -> bool:
+        """Whether the planes of rows are rows of planes. A number of the whole is that of the rows
+        if the checkpoint has it, but not if it is to be found."""
+        shape = self._shape_of(member)
+        return shape != () and not self.is_bank and all(
+            RANGE_ROWS * info.shape[0] % shape[0] == 0 if info.shape else self._keeps(member)
+            for info in self._layout().planes(self.format.name, shape)
+        )
+
+    def _image_of(self, run: ImportedParameter) -> Tensor:
+        """The image of an object of these rows alone."""
+        parts = self._parts(run)
         if self.is_bank:
             parts = {name: part.unsqueeze(0) for name, part in parts.items()}
         return self._layout().pack(self.format.name, parts)
@@ -121,19 +147,17 @@ def _check_shape(member: ImportedParameter, given: Tensor) -> None:
         )
 
 
-def _place(piece: Planes, planes: Planes, begin: int, total: int) -> None:
-    """Copy the planes of some rows into those of all ``total`` rows, from row ``begin`` on."""
-    for name, rows in piece.items():
-        plane = planes[name]
-        if not plane.ndim:
-            if begin and not torch.equal(plane, rows):
-                raise ArtifactError(
-                    "matrices cannot be stacked", why=f"they have different numbers for {name}"
-                )
-            plane.copy_(rows)
-            continue
-        at = begin * plane.shape[0] // total
-        plane[at : at + rows.shape[0]].copy_(rows)
+def _check_number(name: str, number: Tensor, known: dict[str, Tensor]) -> None:
+    """Raise if a number of the whole is not that of the rows before."""
+    if not torch.equal(known.setdefault(name, number.clone()), number):
+        raise ArtifactError(
+            "matrices cannot be stacked", why=f"they have different numbers for {name}"
+        )
+
+
+def _offset(plane: Tensor) -> int:
+    """Bytes of an image before a view in it."""
+    return int(plane.storage_offset()) * plane.element_size()
 
 
 @contextmanager

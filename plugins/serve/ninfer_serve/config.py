@@ -72,6 +72,7 @@ class ProfileOptions:
     threads: int | None = option(None, "CPU threads (default: the profile's)")
     kv_dtype: str | None = option(None, "storage of the KV cache (default: the profile's)")
     prefill_chunk: int = option(512, "prompt tokens a step, a multiple of 64")
+    tables_on_device: bool = option(False, "hold n-gram tables in the device's memory")
     eager: bool = option(False, "launch a GPU's kernels one by one instead of as graphs")
     kernels: Mapping[str, str] = field(factory=dict, metadata={
         "text": "op = kernel to use for it", "flag": "kernel", "metavar": "OP=NAME"})
@@ -233,7 +234,7 @@ def launch_options(config: ServeConfig) -> dict[str, Any]:
         "model": model.path, "pack": model.pack, "profile": profile.name,
         "threads": profile.threads, "kv_dtype": profile.kv_dtype,
         "prefill_chunk": profile.prefill_chunk, "kernels": profile.kernels,
-        "eager": profile.eager,
+        "tables_on_device": profile.tables_on_device, "eager": profile.eager,
         "max_context": limits.max_context, "max_concurrency": limits.max_concurrency,
         "context_capacity": limits.context_capacity, "max_queue": limits.max_queue,
         "queue_timeout_s": limits.queue_timeout_s, "spec": config.speculation.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Literal
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_BYTES = 64 << 10
 """Of the line and the headers of a request, and of what stands between pieces of its body."""
@@ -18,14 +18,19 @@ class Connection(HttpToolsProtocol):
 
     _unread, _owes = 0, ""
     _due: asyncio.TimerHandle | None = None
+    _answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Of requests that were sent behind each other, uvicorn tells the last one alone."""
         self._stop_waiting()
         super().connection_lost(exc)
+        if self._answering and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
@@ -48,6 +53,10 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unread = 0
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _wait(self) -> None:
         """Start the clock of what the client owes. That of a head is not started again by pieces

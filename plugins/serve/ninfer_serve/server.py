@@ -51,6 +51,8 @@ KEEP_ALIVE_S = 75
 """Longer than clients keep connections, so that none is closed under a request."""
 DEAD_PEER_MS = 15_000
 """After so long without a sign from a client its connection is closed."""
+LAST_WORDS_S = 2
+"""For answers that are cut off when the server stops to say so."""
 
 
 @frozen(eq=False)
@@ -184,6 +186,7 @@ async def _serve(
             service.draining = True
             _log.info("stopping; %d requests have %g s", service.pending, config.server.drain_s)
             stop.then(supervisor.kill)
+            asyncio.get_running_loop().call_later(config.server.drain_s, supervisor.cancel_all)
 
 
 @asynccontextmanager
@@ -196,7 +199,7 @@ async def running(
     server = _Server(uvicorn.Config(
         asgi, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection,
         server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(drain_s),
+        timeout_graceful_shutdown=math.ceil(drain_s) + LAST_WORDS_S,
     ))
     task = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:

@@ -174,6 +174,11 @@ class Supervisor:
         if number in self._calls and self._line:
             self._line.send(wire.Cancel(number))
 
+    def cancel_all(self) -> None:
+        """End all requests soon."""
+        for number in self._calls:
+            self.cancel(number)
+
     def status(self) -> dict[str, Any]:
         engine = asdict(self._status) if self._status else None
         return {"state": self.state, "engine": engine, "heard_s": time.monotonic() - self._heard_at,

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ninfer_convert.survey import survey
-from ninfer_core.cli.main import main
 from ninfer_fixtures.headers import Header, read_table, write_headers
 
 DATA = Path(__file__).parent / "data"
@@ -58,10 +57,6 @@ CHECKPOINTS = {  # and the GiB of their files
 }
 FOUR_LAYERS = (
     ("{0..44..4,1..45..4,2..46..4}", "{0..2}"), ("{3..47..4}", "3"), ("{0..47}", "{0..3}"))
-MODULES = (
-    "ninfer_pack_flash_next.plugin", "ninfer_convert.plugin", "ninfer_profile_hopper.plugin",
-    "ninfer_drafting.plugin", "ninfer_workbench.plugin",
-)
 
 
 def headers_of(name, cuts=()):
@@ -88,21 +83,8 @@ def write(tmp_path):
     return make
 
 
-@pytest.fixture
-def doctor(monkeypatch, capsys):
-    """``(folder) -> (exit code, stdout, stderr)``."""
-    monkeypatch.setenv("NINFER_PLUGINS", "")
-
-    def run(folder):
-        words = [word for module in MODULES for word in ("-p", module)]
-        code = main(["doctor", str(folder), "--spec", "mtp", "--profile", "hopper", *words])
-        return code, *capsys.readouterr()
-
-    return run
-
-
 def test_the_doctor_counts_the_published_parameters_and_tensors(write, doctor):
-    code, out, _ = doctor(write(headers_of("bf16")))
+    code, out, _ = doctor("flash_next", write(headers_of("bf16")))
     rows = [re.split(r"\s{2,}", line) for line in out.splitlines()[:9]]
     assert code == 0
     assert rows[:8] == [
@@ -153,5 +135,5 @@ def test_a_checkpoint_of_mixed_precision(write, plugins):
 def test_what_is_missing_or_too_much_is_named(write, doctor, change, message):
     headers = headers_of("bf16", FOUR_LAYERS)
     change(headers)
-    code, out, err = doctor(write(headers, 4))
+    code, out, err = doctor("flash_next", write(headers, 4))
     assert code == 1 and re.search(message, err) and not out

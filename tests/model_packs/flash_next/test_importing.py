@@ -46,6 +46,18 @@ def test_a_table_is_its_shards_in_the_order_of_numbers(checkpoint):
     assert torch.equal(table.parts()["codes"], embedding.weight.data)
 
 
+def test_a_range_of_a_table_is_of_the_shards_it_lies_in(checkpoint):
+    _, parameters = plan_of(checkpoint)
+    table = parameters["text/layers/1/ngram/table"]
+    values, (count, width) = table.values(), table.spec.shape
+    for begin, end in ((0, count), (0, 1), (count - 1, count), (5, count // 2)):
+        some = table.rows(begin, end)
+        assert some.spec.shape == (end - begin, width)
+        assert torch.equal(some.values(), values[begin:end])
+        assert torch.equal(some.parts()["codes"], values[begin:end])
+    assert table.rows(0, 1).sources == (f"{TABLE}0.weight",)
+
+
 def test_the_checkpoint_knows_how_many_shards_there_are(checkpoint):
     file = checkpoint.path / "config.json"
     config = json.loads(file.read_text())

@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import embedding, linear
 
-from ninfer_core.state.batch import Row
-
-TOKENS = torch.randint(283, (90,), generator=torch.Generator().manual_seed(2)).tolist()
+from ninfer_fixtures.predicting import (
+    TOKENS,
+    PredictorTests,
+    predict,
+    read_prompt,
+    relative_error,
+)
 
 
 class NaivePredictor:
@@ -64,23 +68,9 @@ def reader(read, converted, request):
     return read(converted[1], profile=request.param == "cpu")
 
 
-def relative_error(actual, expected):
-    return ((actual - expected).abs().max() / expected.abs().max()).item()
-
-
-@torch.inference_mode()
-def predict(reader, reading, begin, tokens, hidden, wanted=None):
-    """Clones of what the predictor gives for the last ``wanted`` of some tokens."""
-    wanted = wanted or len(tokens)
-    batch = reader.batches.fill([Row(reading.id, reading.state, begin, tokens, wanted)])
-    logits, states = reader.model.predictor.forward(batch, hidden)
-    return logits.clone(), states.clone()
-
-
-@torch.inference_mode()
-def read_prompt(reader, reading, tokens):
-    reader.step(reading, tokens)
-    return reader.model.hidden(len(tokens)).clone()
+@pytest.fixture(scope="module")
+def naive(converted):
+    return NaivePredictor(converted[0])
 
 
 def test_hidden_states_are_the_streams_before_the_last_mixer(reader, converted):
@@ -95,26 +85,10 @@ def test_hidden_states_are_the_streams_before_the_last_mixer(reader, converted):
     assert relative_error(hidden, seen[0]) < 1e-5
 
 
-@pytest.mark.parametrize("width", [1, 3, 64, 89])
-def test_logits_and_streams(reader, converted, width):
-    naive = NaivePredictor(converted[0])
-    with reader.reading() as reading:
-        hidden, following = read_prompt(reader, reading, TOKENS), TOKENS[1:]
-        steps = [
-            predict(reader, reading, begin, following[begin : begin + width],
-                    hidden[begin : begin + width][: len(following) - begin])
-            for begin in range(0, len(following), width)
-        ]
-    expected = naive(following, hidden[:-1])
-    for actual, wanted in zip(map(torch.cat, zip(*steps, strict=True)), expected, strict=True):
-        assert relative_error(actual, wanted) < 1e-5
-
-
 @pytest.mark.parametrize("count", [85, 86, 87, 88])
-def test_drafting_goes_on_with_its_own_streams(reader, converted, count):
-    """Drafts from every place in a block, each read with the streams that the one before gave;
-    then what really follows, as if there had been none."""
-    naive, tokens, drafts = NaivePredictor(converted[0]), TOKENS[:count], []
+def test_what_follows_drafts_is_read_as_if_there_had_been_none(reader, naive, count):
+    """Drafts from every place in a block."""
+    tokens, drafts = TOKENS[:count], []
     with reader.reading() as reading:
         hidden, following = read_prompt(reader, reading, tokens), [*tokens[1:], 7]
         reader.store.grow(reading.state, 96)
@@ -134,12 +108,5 @@ def test_drafting_goes_on_with_its_own_streams(reader, converted, count):
     assert relative_error(logits, expected[-2:]) < 1e-5
 
 
-def test_the_model_is_not_disturbed(reader, converted):
-    """Streams outlive the predictor's steps, and its tokens leave the model's cache alone."""
-    checkpoint, _ = converted
-    with reader.reading() as reading, torch.inference_mode():
-        hidden = read_prompt(reader, reading, TOKENS[:80])
-        predict(reader, reading, 0, TOKENS[1:81], hidden)
-        assert torch.equal(reader.model.hidden(80), hidden)
-        logits = reader.step(reading, TOKENS[80:])
-    assert relative_error(logits, checkpoint.logits(TOKENS)[80:]) < 1e-5
+class TestPredictor(PredictorTests):
+    """What all predictors are tested for."""

@@ -10,7 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ninfer_convert import objects
 from ninfer_convert.conversion import convert
+from ninfer_core.artifact.container import open_artifact
 from ninfer_fixtures.quantised import fp8_blocks, fp8_shard, modelopt, mxfp8, nvfp4_shard
 from ninfer_pack_flash_next.pack import FlashNextPack
 
@@ -101,3 +103,17 @@ def test_nothing_is_rounded_on_the_way(checkpoint, plugins, tmp_path, kind):
     report = convert(checkpoint(kind)[0], path, pack=PACK, registry=plugins.registry)
     assert report.formats.keys() == {"fp32", *KINDS[kind][-1]}
     assert all(each.kept == each.objects for each in report.formats.values())
+
+
+@pytest.mark.parametrize("kind", ["fp8", "mixed precision", "nvfp4 and mxfp8"])
+def test_ranges_of_rows_make_the_same_bytes(checkpoint, plugins, tmp_path, monkeypatch, kind):
+    folder, payloads = checkpoint(kind)[0], []
+    for most in (1 << 24, 1):
+        monkeypatch.setattr(objects, "RANGE_ELEMENTS", most)
+        path = tmp_path / f"{most}.ninfer"
+        convert(folder, path, pack=PACK, registry=plugins.registry)
+        artifact = open_artifact(path)
+        last = [*artifact.objects.values()][-1]
+        payloads.append(b"".join(artifact.shards.read(0, last.offset + last.bytes)))
+        assert artifact.objects[NGRAMS].shape[0] > objects.RANGE_ROWS
+    assert payloads[0] == payloads[1]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from attrs import frozen
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ninfer_convert.conversion import convert
+from ninfer_fixtures.checkpoint import TinyCheckpoint
 from ninfer_fixtures.tiny import tiny_resources
 from ninfer_pack_glm.pack import GlmPack
 
@@ -27,32 +27,13 @@ TEXT = {
     "mlp_layer_types": ["dense", "sparse", "sparse", "sparse", "dense"],
     "index_topk": 32, "index_head_dim": 16, "index_n_heads": 18, "index_kpool": 4,
     "swiglu_limit": 1.5, "linear_head_dim": 14, "linear_num_heads": 3,
-    "linear_conv_kernel_dim": 4, "linear_lower_bound": -5.0, "hc_mult": 4, "hc_sinkhorn_iters": 20,
+    "linear_conv_kernel_dim": 4, "linear_lower_bound": -5.0, "hc_mult": 4, "hc_sinkhorn_iters": 4,
     "pad_token_id": 0,
 }
 VISION = {
     "depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "image_size": 28,
     "out_hidden_size": 40, "projection_intermediate_size": 24,
 }
-
-
-@frozen(eq=False)
-class TinyCheckpoint:
-    """A random checkpoint on disk.
-
-    :ivar model: of transformers, in fp32, with the same numbers.
-    :ivar mtp: tensors of the next-token predictor by name in its layer, which transformers does not
-        have.
-    """
-
-    path: Path
-    model: transformers.PreTrainedModel
-    mtp: dict[str, Tensor]
-
-    @torch.inference_mode()
-    def logits(self, tokens: Sequence[int]) -> Tensor:
-        """fp32 ``[len(tokens), V]`` by transformers."""
-        return self.model(torch.tensor([tokens])).logits[0]
 
 
 @pytest.fixture(scope="session")

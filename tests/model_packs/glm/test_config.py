@@ -105,6 +105,7 @@ def test_variants_are_refused_by_name(key, value):
 @pytest.mark.parametrize(("key", "value", "why"), [
     ("layer_types", LAYERS, "4 layer_types for 45"), ("index_topk", 2047, "pools of 4"),
     ("num_experts_per_tok", 289, "of 288 experts"), ("hc_mult", 0, "hc_mult"),
+    ("index_kpool", 128, "'index_kpool' must be in"), ("index_kpool", 3, "'index_kpool' must be"),
     ("linear_attn_config", {**LINEAR, "gate_lower_bound": None}, "linear_lower_bound"),
     ("layer_types", ["sliding_attention"] * 45, "layer_types"),
 ])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ninfer_convert.survey import survey
-from ninfer_core.cli.main import main
 from ninfer_fixtures.headers import read_table, write_headers
 
 DATA = Path(__file__).parent / "data"
@@ -58,10 +57,6 @@ TEXT = {
     "index_kpool": 4, "hc_mult": 4, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20,
     "max_position_embeddings": 1048576,
 }
-MODULES = (
-    "ninfer_pack_glm.plugin", "ninfer_convert.plugin", "ninfer_profile_hopper.plugin",
-    "ninfer_drafting.plugin", "ninfer_workbench.plugin",
-)
 
 
 def headers_of(name, cuts=()):
@@ -97,22 +92,9 @@ def write(tmp_path):
     return make
 
 
-@pytest.fixture
-def doctor(monkeypatch, capsys):
-    """``(folder) -> (exit code, stdout, stderr)``."""
-    monkeypatch.setenv("NINFER_PLUGINS", "")
-
-    def run(folder):
-        words = [word for module in MODULES for word in ("-p", module)]
-        code = main(["doctor", str(folder), "--spec", "mtp", "--profile", "hopper", *words])
-        return code, *capsys.readouterr()
-
-    return run
-
-
 def test_the_doctor_counts_the_published_parameters_and_tensors(write, doctor):
     """Of the primary upload, which is in blocks of FP8."""
-    code, out, err = doctor(write(headers_of("fp8")))
+    code, out, err = doctor("glm", write(headers_of("fp8")))
     rows = [re.split(r"\s{2,}", line) for line in out.splitlines()[:9]]
     assert code == 0, err
     assert rows[1:7] == [

@@ -13,10 +13,14 @@ from transformers.models.glm5_next.modeling_glm5_next import (
 )
 
 from ninfer_convert.conversion import convert
-from ninfer_core.state.batch import Row
+from ninfer_fixtures.predicting import (
+    TOKENS,
+    PredictorTests,
+    predict,
+    read_prompt,
+    relative_error,
+)
 from ninfer_pack_glm.pack import GlmPack
-
-TOKENS = torch.randint(283, (90,), generator=torch.Generator().manual_seed(2)).tolist()
 
 
 class NaivePredictor:
@@ -83,25 +87,6 @@ def naive(converted):
     return NaivePredictor(converted[0])
 
 
-def relative_error(actual, expected):
-    return ((actual - expected).abs().max() / expected.abs().max()).item()
-
-
-@torch.inference_mode()
-def predict(reader, reading, begin, tokens, hidden, wanted=None):
-    """Clones of what the predictor gives for the last ``wanted`` of some tokens."""
-    wanted = wanted or len(tokens)
-    batch = reader.batches.fill([Row(reading.id, reading.state, begin, tokens, wanted)])
-    logits, states = reader.model.predictor.forward(batch, hidden)
-    return logits.clone(), states.clone()
-
-
-@torch.inference_mode()
-def read_prompt(reader, reading, tokens):
-    reader.step(reading, tokens)
-    return reader.model.hidden(len(tokens)).clone()
-
-
 def test_hidden_states_are_those_behind_the_final_norm(reader, converted):
     with reader.reading() as reading, torch.inference_mode():
         hidden = read_prompt(reader, reading, TOKENS)
@@ -110,48 +95,8 @@ def test_hidden_states_are_those_behind_the_final_norm(reader, converted):
     assert relative_error(hidden, expected) < 1e-5
 
 
-@pytest.mark.parametrize("width", [1, 3, 64, 89])
-def test_logits_and_states(reader, naive, width):
-    with reader.reading() as reading:
-        hidden, following = read_prompt(reader, reading, TOKENS), TOKENS[1:]
-        steps = [
-            predict(reader, reading, begin, following[begin : begin + width],
-                    hidden[begin : begin + width][: len(following) - begin])
-            for begin in range(0, len(following), width)
-        ]
-    expected = naive(following, hidden[:-1])
-    for actual, wanted in zip(map(torch.cat, zip(*steps, strict=True)), expected, strict=True):
-        assert relative_error(actual, wanted) < 1e-5
-
-
-def test_drafting_goes_on_with_its_own_states(reader, naive):
-    """Three drafts, each read with the state that the one before gave, as it lies in memory."""
-    drafts = []
-    with reader.reading() as reading, torch.inference_mode():
-        hidden, following = read_prompt(reader, reading, TOKENS), [*TOKENS[1:], 7]
-        reader.store.grow(reading.state, len(TOKENS) + 3)
-        batch = reader.batches.fill([Row(reading.id, reading.state, 0, following, 1)])
-        logits, states = reader.model.predictor.forward(batch, hidden)
-        states_seen = [hidden]
-        for step in range(3):
-            drafts.append(int(logits.argmax()))
-            states_seen.append(states.clone())
-            row = Row(reading.id, reading.state, len(TOKENS) + step, drafts[-1:], 1)
-            logits, states = reader.model.predictor.forward(reader.batches.fill([row]), states)
-    expected, _ = naive([*following, *drafts], torch.cat(states_seen))
-    assert relative_error(logits, expected[-1:]) < 1e-5
-    assert drafts == expected[-4:-1].argmax(1).tolist()
-
-
-def test_the_model_is_not_disturbed(reader, converted):
-    """Hidden states outlive the predictor's steps, and its tokens leave the model's cache alone."""
-    checkpoint, _ = converted
-    with reader.reading() as reading, torch.inference_mode():
-        hidden = read_prompt(reader, reading, TOKENS[:80])
-        predict(reader, reading, 0, TOKENS[1:81], hidden)
-        assert torch.equal(reader.model.hidden(80), hidden)
-        logits = reader.step(reading, TOKENS[80:])
-    assert relative_error(logits, checkpoint.logits(TOKENS)[80:]) < 1e-5
+class TestPredictor(PredictorTests):
+    """What all predictors are tested for."""
 
 
 def test_it_may_read_the_mean_of_the_streams_instead(plugins, tiny_glm, read_glm, tmp_path):

@@ -28,6 +28,13 @@ SHAPES = {
     "down": (24, 40), "norm": (24,), "table": (50, 24), "head": (50, 24),
     "q_bias": (32,), "k_bias": (16,), "v_bias": (16,), "o_bias": (24,),
 }
+SPARSE_STEPS = {  # of 75 tokens or so, from any place of a block to any other
+    "at once": [(75, None)],
+    "chunks": [(64, None), (3, None), (1, None), (7, None)],
+    "one by one": [(9, None)] + [(1, None)] * 66,
+    "drafts": [(30, None), (4, 2), (4, 4), (4, 0), (4, 1), (1, None), (5, 5), (4, 3), (3, 2),
+               (4, 0), (4, 0), (3, 3), (4, 1), (18, None), (2, 1), (1, None), (1, None)],
+}
 
 
 class Plain:
@@ -97,3 +104,36 @@ def context(parameters):
         [KV], CODEC, num_pages=4, max_sequences=1, max_context=256, max_verify_rows=1
     )
     return Context(parameters, Binder(kernels, device="cpu"), store)
+
+
+@pytest.fixture(params=SPARSE_STEPS)
+def sparse_steps(request):
+    """For `drive`: steps of a sequence through blocks of four tokens."""
+    return SPARSE_STEPS[request.param]
+
+
+def _run(block, context, x, steps, drive, **facts):
+    count = 80  # tokens, and some of a step that may lie behind the last
+
+    def call(part, batch):
+        stream = torch.ones_like(part)
+        block(part, batch, stream)
+        chosen = torch.zeros(len(part), count)
+        for t, blocks in enumerate(context.buffers["selected_blocks"][: len(part)]):
+            end = int(batch.positions[t]) + 1
+            own = blocks[blocks >= 0].tolist()
+            assert own == sorted({*own}) and len(own) == min(blocks.numel(), end // 4)
+            for each in own:
+                chosen[t, 4 * each : 4 * each + 4] = 1
+            chosen[t, end // 4 * 4 : end] = 1
+        return torch.cat((stream - 1, chosen), 1)
+
+    out = drive(call, [x], steps, **facts)
+    return out[:, : x.shape[1]], out[:, x.shape[1] : -5]
+
+
+@pytest.fixture
+def run_sparse(drive):
+    """``(block, context, x, steps, **facts) -> (outputs, tokens attended to)`` of sparse attention
+    over blocks of four tokens."""
+    return lambda *arguments, **facts: _run(*arguments, drive, **facts)

@@ -23,14 +23,8 @@ from ninfer_nn import (
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TOKENS, THETA = 40, 6, 2, 24, 75, 1e4
 SECTIONS = (3, 2, 1)
 DRAFTS = 5  # tokens of a step that may lie behind the last
+CHUNKS = [(64, None), (3, None), (1, None), (7, None)]
 INDEX = IndexSizes(num_heads=6, head_dim=16, block=4, budget=2)
-STEPS = {
-    "at once": [(75, None)],
-    "chunks": [(64, None), (3, None), (1, None), (7, None)],
-    "one by one": [(9, None)] + [(1, None)] * 66,
-    "drafts": [(30, None), (4, 2), (4, 4), (4, 0), (4, 1), (1, None), (5, 5), (4, 3), (3, 2),
-               (4, 0), (4, 0), (3, 3), (4, 1), (18, None), (2, 1), (1, None), (1, None)],
-}
 
 
 @pytest.fixture(scope="module")
@@ -114,32 +108,11 @@ def expected_of(oracle, x, positions):
     return out, module.indexer(x.unsqueeze(0), embeddings, mask, None)[0, 0]
 
 
-def run(block, context, x, steps, drive, positions):
-    """Outputs and the tokens that were attended to."""
-
-    def call(part, batch):
-        stream = torch.ones_like(part)
-        block(part, batch, stream)
-        chosen = torch.zeros(len(part), TOKENS + DRAFTS)
-        for t, blocks in enumerate(context.buffers["selected_blocks"][: len(part)]):
-            p = int(batch.positions[t])
-            own = blocks[blocks >= 0].tolist()
-            assert own == sorted(set(own)) and len(own) == min(INDEX.budget, (p + 1) // 4)
-            for each in own:
-                chosen[t, 4 * each : 4 * each + 4] = 1
-            chosen[t, (p + 1) // 4 * 4 : p + 1] = 1
-        return torch.cat((stream - 1, chosen), 1)
-
-    out = drive(call, [x], steps, rope_positions=positions)
-    return out.split((HIDDEN, TOKENS, DRAFTS), 1)[:2]
-
-
-@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("kind", ["text", "image"])
-def test_as_transformers(steps, kind, oracle, make_block, drive):
+def test_as_transformers(kind, sparse_steps, oracle, make_block, run_sparse):
     x = torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(6))
     positions = positions_of(kind)
-    out, chosen = run(*make_block(), x, STEPS[steps], drive, positions)
+    out, chosen = run_sparse(*make_block(), x, sparse_steps, rope_positions=positions)
     count = len(out)
     expected, tokens = expected_of(oracle, x, positions)
     assert chosen.bool().equal(tokens[:count])
@@ -148,14 +121,13 @@ def test_as_transformers(steps, kind, oracle, make_block, drive):
 
 
 @pytest.mark.parametrize("length", range(66, 76))
-def test_bits_do_not_depend_on_steps(length, make_block, drive):
+def test_bits_do_not_depend_on_steps(length, make_block, run_sparse):
     """At every remainder of a block, with and without drafts behind the end of it."""
     x = torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(6))[:length]
-    positions = positions_of("text")
-    whole = run(*make_block(), x, [(length, None)], drive, positions)
+    whole = run_sparse(*make_block(), x, [(length, None)])
     for rest in (length - 64, length - 65):
         steps = [(64, None), (5, 0), (rest, None), *[(5, 0), (3, length - 64 - rest), (1, 0)]]
-        again = run(*make_block(), x, steps, drive, positions)
+        again = run_sparse(*make_block(), x, steps)
         for own, other in zip(whole, again, strict=True):
             assert own.equal(other)
 
@@ -179,7 +151,7 @@ def test_a_large_budget_is_dense_attention(make_block, context, drive):
             return stream
         return call
 
-    outs = [drive(caller(each), [x], STEPS["chunks"]) for each in (block, dense)]
+    outs = [drive(caller(each), [x], CHUNKS) for each in (block, dense)]
     assert outs[0].equal(outs[1])
 
 

@@ -10,16 +10,10 @@ from ninfer_core.api import KVCodecSpec
 from ninfer_core.state.store import StateStore
 from ninfer_nn import IndexSizes, LatentAttention, latent_attention_states
 
-HIDDEN, TOKENS, DRAFTS = 40, 75, 5
+HIDDEN, TOKENS = 40, 75
 SIZES = {"num_heads": 3, "query_dim": 20, "latent_dim": 24, "key_dim": 12, "value_dim": 10}
+CHUNKS = [(64, None), (3, None), (1, None), (7, None)]
 INDEX = IndexSizes(num_heads=5, head_dim=16, block=4, budget=2)
-STEPS = {
-    "at once": [(75, None)],
-    "chunks": [(64, None), (3, None), (1, None), (7, None)],
-    "one by one": [(9, None)] + [(1, None)] * 66,
-    "drafts": [(30, None), (4, 2), (4, 4), (4, 0), (4, 1), (1, None), (5, 5), (4, 3), (3, 2),
-               (4, 0), (4, 0), (3, 3), (4, 1), (18, None), (2, 1), (1, None), (1, None)],
-}
 
 
 @pytest.fixture(scope="module")
@@ -86,26 +80,8 @@ def expected_of(oracle, x):
     return oracle(x.unsqueeze(0), mask)[0][0], chosen[:, :-1]
 
 
-def run(block, context, x, steps, drive):
-    """Outputs and the tokens that were attended to."""
-
-    def call(part, batch):
-        stream = torch.ones_like(part)
-        block(part, batch, stream)
-        chosen = torch.zeros(len(part), TOKENS + DRAFTS)
-        for t, blocks in enumerate(context.buffers["selected_blocks"][: len(part)]):
-            p = int(batch.positions[t])
-            for each in blocks[blocks >= 0].tolist():
-                chosen[t, 4 * each : 4 * each + 4] = 1
-            chosen[t, (p + 1) // 4 * 4 : p + 1] = 1
-        return torch.cat((stream - 1, chosen), 1)
-
-    return drive(call, [x], steps).split((HIDDEN, TOKENS, DRAFTS), 1)[:2]
-
-
-@pytest.mark.parametrize("steps", STEPS)
-def test_as_transformers(steps, oracle, make_block, drive):
-    out, chosen = run(*make_block(), inputs(), STEPS[steps], drive)
+def test_as_transformers(sparse_steps, oracle, make_block, run_sparse):
+    out, chosen = run_sparse(*make_block(), inputs(), sparse_steps)
     expected, tokens = expected_of(oracle, inputs())
     assert chosen.equal(tokens[: len(out)])
     assert not tokens[20:].sum(1).eq(torch.arange(21, TOKENS + 1)).any()
@@ -113,21 +89,21 @@ def test_as_transformers(steps, oracle, make_block, drive):
 
 
 @pytest.mark.parametrize("length", range(66, 76))
-def test_bits_do_not_depend_on_steps(length, make_block, drive):
+def test_bits_do_not_depend_on_steps(length, make_block, run_sparse):
     """At every remainder of a block, with and without drafts behind the end of it."""
     x = inputs()[:length]
-    whole = run(*make_block(), x, [(length, None)], drive)
+    whole = run_sparse(*make_block(), x, [(length, None)])
     for rest in (length - 64, length - 65):
         steps = [(64, None), (5, 0), (rest, None), *[(5, 0), (3, length - 64 - rest), (1, 0)]]
-        again = run(*make_block(), x, steps, drive)
+        again = run_sparse(*make_block(), x, steps)
         for own, other in zip(whole, again, strict=True):
             assert own.equal(other)
 
 
-def test_a_large_budget_is_dense_attention(oracle, make_block, drive):
+def test_a_large_budget_is_dense_attention(oracle, make_block, run_sparse):
     """Without absorption, in FP64."""
     x, index = inputs(), evolve(INDEX, budget=18)
-    out, chosen = run(*make_block(index), x, STEPS["chunks"], drive)
+    out, chosen = run_sparse(*make_block(index), x, CHUNKS)
     assert chosen.bool().equal(torch.ones(TOKENS, TOKENS).tril().bool())
     module = oracle.double()
     low = module.q_a_layernorm(module.q_a_proj(x.double()))

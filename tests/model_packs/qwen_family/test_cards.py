@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
 from fnmatch import fnmatchcase
-from importlib import resources
 
 import pytest
 
@@ -81,17 +79,6 @@ def test_every_part_is_stored_as_the_tables_say(plans, name):
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_every_choice_of_a_recipe_decides_something(plans, name):
-    plan = plans[name]
-    idle = [choice.pattern for choice in plan.recipe]
-    for parameter in plan.parameters:
-        if parameter.spec.kind != "direct":
-            choice = next(c for c in plan.recipe if fnmatchcase(parameter.spec.name, c.pattern))
-            idle = [pattern for pattern in idle if pattern != choice.pattern]
-    assert idle == []
-
-
-@pytest.mark.parametrize("name", CARDS)
 def test_outlines_have_all_but_values(plans, name):
     plan = plans[name]
     assert plan.components["text"]["proposal"] == {"domain": "indexed", "rows": 131072}
@@ -112,13 +99,3 @@ def test_recommended_sampling(name):
     assert sampling["thinking"].presence_penalty == 0
     assert sampling["instruct"].presence_penalty == 1.5
     assert {each.top_k for each in sampling.values()} == {20}
-
-
-@pytest.mark.parametrize("pack", [DENSE, MOE], ids=lambda pack: pack.name)
-def test_recipes_and_cards_belong_together(pack):
-    stems = {file.name.removesuffix(".toml") for file in resources.files(pack.recipes).iterdir()
-             if file.name.endswith(".toml")}
-    packages = {card.outline.path.partition(":")[0] for card in pack.cards}
-    cards = [tomllib.loads((resources.files(package) / f"{card.name}.toml").read_text())
-             for package in packages for card in pack.cards]
-    assert {card["recipe"] for card in cards} == stems

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from ninfer_conformance.lab import lab
 from ninfer_conformance.subject import find_subject
 from ninfer_convert.conversion import convert_checkpoint
 from ninfer_convert.draft_head import DraftHead
 from ninfer_convert.source import open_source
-from ninfer_core.api import PreparedPrompt, SamplingParams
 from ninfer_core.config.launch import LaunchConfig
 from ninfer_core.config.resolve import resolve
 from ninfer_core.engine.build import Build
-from ninfer_core.engine.client import EngineClient
-from ninfer_core.engine.load import load_engine
-from ninfer_core.engine.request import Finished, GenerationRequest
+from ninfer_fixtures.served import serve
 from ninfer_pack_qwen_dense.pack import QwenDensePack
 from ninfer_pack_qwen_moe.pack import QwenMoePack
 
 PACKS = {"dense": QwenDensePack(), "moe": QwenMoePack()}
-LENGTHS = (1, 2, 5, 62, 63, 64, 65, 130)
 HEADS = {"own": None, "shortlist": DraftHead(90), "full": DraftHead()}
 DRAFTS = {"own": (1, 3, 5), "shortlist": (3,), "full": (2,)}
 PASSED_ON = ("o_proj.weight", "out_proj.weight", "down_proj", "down_proj.weight")
@@ -64,57 +59,24 @@ def artifact_of(kind, tiny_checkpoint, plugins, tmp_path_factory):
     return make
 
 
-@pytest.fixture
-def answers(plugins):
-    """``(artifact, **options) -> (tokens of eight answers, their usages)``, all served at once."""
-
-    def serve(path, **options):
-        config = LaunchConfig(
-            model=str(path), profile="cpu", kv_dtype="fp32", max_context=256, max_concurrency=8,
-            **options,
-        )
-        engine = load_engine(resolve(config, plugins)).engine
-        with EngineClient(engine) as client:
-            running = [client.submit(request_of(length)) for length in LENGTHS]
-            ends = [[event for event in each if isinstance(event, Finished)] for each in running]
-        assert all(end.cause is None for [end] in ends)
-        return [end.token_ids for [end] in ends], [end.usage for [end] in ends]
-
-    return serve
-
-
-def request_of(length):
-    generator = torch.Generator().manual_seed(length)
-    prompt = torch.randint(259, (length,), generator=generator).tolist()
-    return GenerationRequest(
-        PreparedPrompt(tuple(prompt), ""), SamplingParams(), 16 + length % 5, ignore_eos=True
-    )
-
-
-def accepted(usages):
-    return sum(each.accepted_tokens for each in usages), sum(each.drafted_tokens for each in usages)
-
-
 @pytest.mark.parametrize("head", HEADS)
-def test_drafts_change_no_greedy_answer(artifact_of, answers, head):
+def test_drafts_change_no_greedy_answer(artifact_of, plugins, head):
     path = artifact_of(HEADS[head])
-    plain, _ = answers(path)
+    plain = serve(path, plugins)
     for drafts in DRAFTS[head]:
         options = {"spec": "mtp", "draft_tokens": drafts, "lm_head_draft": head != "own"}
-        drafted, usages = answers(path, **options)
-        assert drafted == plain
-        assert accepted(usages)[1] > 0
+        served = serve(path, plugins, **options)
+        assert served.tokens == plain.tokens
+        assert served.drafted > 0
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_predictor_that_is_always_right_or_always_wrong(artifact_of, answers, sign):
+def test_a_predictor_that_is_always_right_or_always_wrong(artifact_of, plugins, sign):
     path = artifact_of(change=follow_the_token(sign))
-    plain, _ = answers(path)
-    drafted, usages = answers(path, spec="mtp", draft_tokens=3)
-    assert drafted == plain
-    right, count = accepted(usages)
-    assert count > 0
-    assert right == (count if sign == 1 else 0)
+    served = serve(path, plugins, spec="mtp", draft_tokens=3)
+    assert served.tokens == serve(path, plugins).tokens
+    assert served.drafted > 0
+    assert served.accepted == (served.drafted if sign == 1 else 0)
 
 
 def test_a_model_serves_without_its_predictor(artifact_of, plugins):
@@ -129,7 +91,13 @@ def test_a_model_serves_without_its_predictor(artifact_of, plugins):
 
 def test_launches_are_the_ops_that_a_step_calls(kind, plugins, monkeypatch):
     bound, bind = [], Build.bind
-    monkeypatch.setattr(Build, "bind", lambda *args, **kw: bound.append(args) or bind(*args, **kw))
+
+    def counted(*arguments, **constants):
+        kernel = bind(*arguments, **constants)  # or an error, where no kernel takes it
+        bound.append(kernel)
+        return kernel
+
+    monkeypatch.setattr(Build, "bind", counted)
     lab(find_subject(plugins, f"qwen_{kind}"), "reference")
     sizes = PACKS[kind].operations(PACKS[kind].configure(PACKS[kind].tiny()))
     shared = 2  # table and head

@@ -67,6 +67,16 @@ def test_a_weight_means_the_same_and_so_do_rows_of_it(opened, load, monkeypatch)
     assert report.relaid_bytes == report.nbytes and plain.report.relaid_bytes == 0
 
 
+def test_neighbours_in_different_layouts_are_no_one_weight(opened, load):
+    """As where one of them is no whole tiles."""
+    values = {name: torch.randn(rows, 64) for name, rows in (("a", 16), ("b", 3), ("c", 5))}
+    artifact = opened({name: (each, FORMAT) for name, each in values.items()})
+    runs = load(artifact, {"a": "tiled"}).weight_runs("a", "b", "c")
+    assert [run.info.shape[0] for run in runs] == [16, 8]
+    plain = load(artifact).weight("a", "b", "c")
+    assert torch.equal(torch.cat([run.dense() for run in runs]), plain.dense())
+
+
 def test_without_memory_only_shapes_are(opened, load):
     store = load(opened({"w": (torch.randn(16, 64), FORMAT)}), {"w": "tiled"}, device="meta")
     assert store.weight("w").planes["scales"].shape == (2, 2, 8)

@@ -127,6 +127,19 @@ def test_every_choice_is_filled_in_and_has_its_reason(report, path):
     assert {"box.linear", "reference.linear"} <= plan.kernels.keys()
 
 
+def test_a_table_of_the_host_counts_where_it_goes_to_the_device(report, path, monkeypatch):
+    specs = tuple(
+        evolve(spec, on_host=spec.kind == "table") for spec in Pack().parameters(["text"]))
+    monkeypatch.setattr(Pack, "parameters", lambda self, config: specs)
+    host = resolve(LaunchConfig(model=path), report)
+    device = resolve(LaunchConfig(model=path, tables_on_device=True), report)
+    assert [spec.kind for spec in host.parameters if spec.on_host] == ["table"]
+    assert not any(spec.on_host for spec in device.parameters)
+    assert line(device, "weights").nbytes - line(host, "weights").nbytes == TABLE_BYTES
+    assert "stay in host memory" in line(host, "weights").arithmetic
+    assert "stay in host memory" not in line(device, "weights").arithmetic
+
+
 def test_what_was_asked_for_is_kept_and_said(report, path):
     config = LaunchConfig(model=path, max_context=100, kv_dtype="int8", profile="box", pack="mini")
     plan = resolve(config, report)

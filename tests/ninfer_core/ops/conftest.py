@@ -23,6 +23,12 @@ from ninfer_core.state.views import PagedPlanes
 
 FORMATS = {spec.name: spec for spec in ninfer_weight_formats()}
 LAYOUTS = {spec.name: spec for spec in ninfer_weight_layouts()}
+STEPS = {  # of 40 tokens
+    "at once": [(40, None)],
+    "one by one": [(1, None)] * 40,
+    "chunks": [(7, None), (1, None), (2, None), (30, None)],
+    "drafts": [(12, None), (4, 3), (4, 4), (3, 0), (1, None), (4, 1), (2, 2), (17, None)],
+}
 
 
 def _weight(
@@ -87,3 +93,9 @@ def make_cache() -> Callable[..., PagedPlanes]:
 @pytest.fixture
 def make_batch() -> Callable[..., StepBatch]:
     return _batch
+
+
+@pytest.fixture(params=STEPS)
+def steps(request: pytest.FixtureRequest) -> list[tuple[int, int | None]]:
+    """For `drive`: ways through 40 tokens."""
+    return STEPS[request.param]

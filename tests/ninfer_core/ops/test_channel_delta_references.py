@@ -1,6 +1,5 @@
 """``channel_delta_rule``: values against FP64, bits against chunking, what records hold."""
 
-import pytest
 import torch
 
 from ninfer_core.ops.gated_delta_rule import reference
@@ -9,12 +8,6 @@ from ninfer_core.state.views import SlotPlanes
 H, DK, DV, COUNT = 3, 5, 7, 40
 WIDTHS = (H * DK, H * DK, H * DV, H * DK, H)
 SIZES = {"num_heads": H, "key_dim": DK, "value_dim": DV, "eps": 1e-3, "lower_bound": -5.0}
-STEPS = {
-    "at once": [(40, None)],
-    "one by one": [(1, None)] * 40,
-    "chunks": [(7, None), (1, None), (2, None), (30, None)],
-    "drafts": [(12, None), (4, 3), (4, 4), (3, 0), (1, None), (4, 1), (2, 2), (17, None)],
-}
 
 
 def randn(*shape, seed=1):
@@ -63,22 +56,20 @@ def oracle(q, k, v, f, b):
     return torch.cat(outputs, 1), torch.stack(states)
 
 
-@pytest.mark.parametrize("steps", STEPS)
 def test_values(steps, make_request, drive):
     planes, op = make(make_request)
-    out = drive(op, make_inputs(), STEPS[steps])
+    out = drive(op, make_inputs(), steps)
     expected, state = oracle(*make_inputs())
     assert torch.allclose(out.double(), expected, atol=2e-6)
     assert torch.allclose(planes.committed[1].double(), state, atol=2e-6)
     assert planes.committed[::2].isnan().all() and planes.record[::2].isnan().all()
 
 
-@pytest.mark.parametrize("steps", STEPS)
 def test_bits_depend_on_the_tokens_alone(steps, make_request, drive):
     results = []
-    for each in (steps, "one by one"):
+    for each in (steps, [(1, None)] * 40):
         planes, op = make(make_request)
-        results.append((drive(op, make_inputs(), STEPS[each]), planes.committed[1]))
+        results.append((drive(op, make_inputs(), each), planes.committed[1]))
     for own, expected in zip(*results, strict=True):
         assert own.equal(expected)
 

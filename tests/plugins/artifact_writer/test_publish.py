@@ -15,18 +15,7 @@ from ninfer_artifact_writer.writer import ArtifactWriter
 from ninfer_core.api import ArtifactError
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import load_weights
-
-TEXT = {"text": {"config": {"architectures": ["Toy"]}}}
-BYTES = torch.arange(40, dtype=torch.uint8)  # the image of ten fp32 numbers
-
-
-def add(writer: ArtifactWriter, name: str, image=BYTES, **options) -> None:
-    writer.add_tensor(name, (10,), "fp32", "contiguous_le_v1", image, **options)
-    writer.bind(name, name)
-
-
-def names(path: Path) -> list[str]:
-    return sorted(each.name for each in path.iterdir())
+from ninfer_fixtures.numbers import TEXT, add, names
 
 
 def test_an_existing_entry_is_refused_at_once(tmp_path):
@@ -51,7 +40,7 @@ def test_a_name_taken_meanwhile_is_not_overwritten(tmp_path):
 
     def image():
         path.write_bytes(b"theirs")
-        return torch.zeros(8000, dtype=torch.uint8)
+        return [(0, torch.zeros(8000, dtype=torch.uint8))]
 
     with (
         pytest.raises(ArtifactError, match="cannot be written"),
@@ -89,7 +78,7 @@ def test_two_writers_at_once_give_one_whole_set(tmp_path, formats, layouts):
     def run(value: int) -> None:
         def image():
             gate.wait()
-            return torch.full((8000,), value, dtype=torch.uint8)
+            return [(0, torch.full((8000,), value, dtype=torch.uint8))]
 
         try:
             with ArtifactWriter(

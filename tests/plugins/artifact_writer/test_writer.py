@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer_artifact_writer.writer import MAX_FILE_BYTES, ArtifactWriter, Outline, _split
@@ -16,18 +15,7 @@ from ninfer_core.api import ArtifactError
 from ninfer_core.artifact.catalogue import Part
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import load_weights
-
-TEXT = {"text": {"config": {"architectures": ["Toy"]}}}
-BYTES = torch.arange(40, dtype=torch.uint8)  # the image of ten fp32 numbers
-
-
-def add(writer: ArtifactWriter, name: str, image=BYTES, **options) -> None:
-    writer.add_tensor(name, (10,), "fp32", "contiguous_le_v1", image, **options)
-    writer.bind(name, name)
-
-
-def names(path: Path) -> list[str]:
-    return sorted(each.name for each in path.iterdir())
+from ninfer_fixtures.numbers import BYTES, TEXT, add, names
 
 
 def test_everything_declared_is_read_back(tmp_path):
@@ -126,7 +114,7 @@ def test_images_are_made_one_at_a_time_and_in_order(tmp_path):
     made = []
 
     def image(name):
-        return lambda: made.append(name) or BYTES
+        return lambda: made.append(name) or [(0, BYTES)]
 
     with ArtifactWriter(tmp_path / "m.ninfer", components=TEXT) as writer:
         add(writer, "a", image("a"), nbytes=40)
@@ -142,12 +130,41 @@ def test_an_image_is_gone_before_the_next_is_made(tmp_path):
         assert not any(each() is not None for each in alive)
         array = np.zeros(300, np.uint8)
         alive.append(weakref.ref(array))
-        return torch.from_numpy(array)
+        yield 0, torch.from_numpy(array)
+        del array
 
     with ArtifactWriter(tmp_path / "m.ninfer", components=TEXT) as writer:
         for index in range(3):
             writer.add_tensor(str(index), (75,), "fp32", "contiguous_le_v1", make, nbytes=300)
     assert len(alive) == 3
+
+
+@settings(max_examples=25)
+@given(st.data(), st.integers(4096 + 4096, 20_000))
+def test_pieces_may_come_in_any_order(tmp_path_factory, data, max_file_bytes):
+    """Over the ends of files, too; gaps are zero."""
+    sizes = data.draw(st.lists(st.integers(1, 6000), min_size=1, max_size=8))
+    left_out = data.draw(st.sets(st.sampled_from(range(len(sizes)))))
+    image = torch.arange(sum(sizes) * 4).remainder(251).to(torch.uint8)
+    pieces, begin = [], 0
+    for index, size in enumerate(sizes):
+        pieces.append((begin, image[begin : begin + 4 * size].clone()))
+        begin += 4 * size
+        if index in left_out:
+            pieces.pop()[1]
+            image[begin - 4 * size : begin] = 0
+    mixed = data.draw(st.permutations(pieces))
+    path = tmp_path_factory.mktemp("m") / "m.ninfer"
+    with ArtifactWriter(path, components=TEXT, max_file_bytes=max_file_bytes) as writer:
+        add(writer, "first")
+        writer.add_tensor(
+            "w", (sum(sizes),), "fp32", "contiguous_le_v1", lambda: mixed, nbytes=4 * sum(sizes))
+        add(writer, "last")
+    artifact = open_artifact(path)
+    for name, expected in (("first", BYTES), ("w", image), ("last", BYTES)):
+        stored = artifact.objects[name]
+        read = b"".join(artifact.shards.read(stored.offset, stored.bytes))
+        assert read == expected.numpy().tobytes()
 
 
 def test_an_outline_is_the_set_without_its_payload(tmp_path):
@@ -185,8 +202,9 @@ def test_progress_counts_bytes(tmp_path):
         tmp_path / "m.ninfer", components=TEXT, progress=lambda *step: seen.append(step)
     ) as writer:
         add(writer, "a")
-        add(writer, "b")
-    assert seen == [("write", 40, 296), ("write", 296, 296)]
+        add(writer, "b", lambda: [(20, BYTES[20:]), (4, BYTES[4:20])], nbytes=40)
+    assert [*dict.fromkeys(seen)] == [
+        ("write", done, 296) for done in (40, 256 + 20, 256 + 36, 256 + 40)]
 
 
 def test_images_need_not_be_contiguous(tmp_path, formats, layouts):
@@ -211,7 +229,7 @@ def declare_badly(writer: ArtifactWriter, what: str) -> None:
     if what == "empty resource":
         writer.add_resource("r", b"")
     if what == "no size":
-        add(writer, "v", lambda: BYTES)
+        add(writer, "v", lambda: [(0, BYTES)])
     if what == "rank":
         writer.add_tensor("v", (1,) * 17, "fp32", "contiguous_le_v1", BYTES)
 
@@ -239,12 +257,12 @@ def test_configs_that_are_not_json_are_not_written(tmp_path, config):
 
 def test_an_image_of_another_size_leaves_nothing(tmp_path):
     with (
-        pytest.raises(ArtifactError, match="39 instead of 40 bytes"),
+        pytest.raises(ArtifactError, match=r"object c.*41 instead of 40 bytes"),
         ArtifactWriter(tmp_path / "m.ninfer", components=TEXT, max_file_bytes=8192) as writer,
     ):
         add(writer, "a", torch.zeros(4000, dtype=torch.uint8))
         add(writer, "b", torch.zeros(4000, dtype=torch.uint8))
-        add(writer, "c", lambda: BYTES[:39], nbytes=40)
+        add(writer, "c", lambda: [(0, BYTES[:20]), (20, BYTES[:21])], nbytes=40)
     assert names(tmp_path) == []
 
 

@@ -104,11 +104,17 @@ class TablePack:
         )
 
     def _import(self, entry, source):
-        tensor = entry.find(source.tensors)
-        return ImportedParameter(
-            entry.spec, (tensor.name,), tensor.dense, tensor.parts, tensor.format, entry.parent,
-            tensor.scalars, entry.bank,
-        )
+        def imported(spec, tensor):
+            def rows(begin, end):
+                shape = (end - begin, *spec.shape[1:])
+                return imported(evolve(spec, shape=shape), tensor[begin:end])
+
+            return ImportedParameter(
+                spec, (tensor.name,), tensor.dense, tensor.parts, tensor.format, entry.parent,
+                tensor.scalars, entry.bank, rows,
+            )
+
+        return imported(entry.spec, entry.find(source.tensors))
 
 
 @pytest.fixture(scope="session")

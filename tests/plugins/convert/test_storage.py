@@ -40,11 +40,17 @@ def objects_of(plugins):
     return plan
 
 
+def image_of(stored):
+    image = torch.zeros(stored.nbytes, dtype=torch.uint8)
+    for begin, piece in stored.pieces():
+        image[begin : begin + len(piece)] = piece
+    return image
+
+
 def stored_values(stored):
     """What a reader gets out of an object's image."""
     layout, codec = stored.layout.layout.load()(), stored.format.codec.load()()
-    image = stored.image()
-    assert image.numel() == stored.nbytes
+    image = image_of(stored)
     infos = layout.planes(stored.format.name, stored.shape)
     planes = {info.name: plane_view(image, info) for info in infos}
     return codec.dequantize(layout.unpack(stored.format.name, stored.shape, planes))
@@ -123,7 +129,7 @@ def test_what_cannot_be_stored_is_named(objects_of):
     beyond = held("a", "fp32", values=VALUES * 1e7)
     (stored,) = objects_of([beyond], StorageChoice("*", "q4_1_g32_fp16"))
     with pytest.raises(ArtifactError, match=r"as Q4_1 \[a\]"):
-        stored.image()
+        image_of(stored)
     seven = held("b", "fp32", values=VALUES[:, :7])
     (odd,) = objects_of([seven], StorageChoice("*", "q4_1_g32_fp16"))
     with pytest.raises(ArtifactError, match=r"cannot hold a tensor \[b\]"):
@@ -189,7 +195,7 @@ def test_different_divisors_that_nobody_told_of_are_noticed(objects_of):
     members = [nvfp4("q", "qk", scalars=False), nvfp4("k", "qk", 5.0, scalars=False)]
     (stored,) = objects_of(members)
     with pytest.raises(ArtifactError, match=r"cannot be stacked \[qk\]: .* numbers for divisor"):
-        stored.image()
+        image_of(stored)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +234,7 @@ def test_members_that_would_cut_a_tile_lie_in_the_plain_layout(objects_of, plugi
 def test_what_cannot_be_quantised_to_nvfp4_is_named(objects_of):
     (stored,) = objects_of([held("a", "fp32")], StorageChoice("*", "nvfp4"))
     with pytest.raises(UnsupportedError, match=r"nothing quantises values to nvfp4 \[a\]"):
-        stored.image()
+        image_of(stored)
 
 
 def test_a_wanted_layout_is_taken_even_if_another_fits(objects_of):
@@ -247,4 +253,4 @@ def test_each_member_has_the_shape_of_its_parameter(objects_of, format_name):
                        parts=lambda odd=odd: {"codes": odd})
         (stored,) = objects_of([held("a", "fp32", "both"), wrong], StorageChoice("*", format_name))
         with pytest.raises(ArtifactError, match=r"another shape \[b\].*the model wants \[4, 64\]"):
-            stored.image()
+            image_of(stored)

@@ -19,10 +19,28 @@ PATIENCE_S = 0.5
 
 
 @pytest.fixture
-def connect(make_app, monkeypatch):
+def engine(kit):
+    return kit.ScriptedEngine()
+
+
+@pytest.fixture
+def failures():
+    """What the app has failed with."""
+    return []
+
+
+@pytest.fixture
+def connect(make_app, engine, failures, monkeypatch):
     """``() -> socket`` to a server that has little patience."""
     monkeypatch.setattr(connection, "PATIENCE_S", PATIENCE_S)
-    app = make_app("ninfer_serve.openai.routes:routes").app
+    made = make_app("ninfer_serve.openai.routes:routes", engine=engine)
+
+    async def app(scope, receive, send):
+        try:
+            await made.app(scope, receive, send)
+        except Exception as error:
+            failures.append(error)
+
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(
         app, http=Connection, ws="none", lifespan="off", log_level="critical"))
@@ -89,6 +107,19 @@ def test_requests_may_follow_each_other(connect):
             time.sleep(PATIENCE_S * 1.5)
         client.sendall(3 * (GET + b"\r\n") + GET + b"Connection: close\r\n\r\n")
         assert all_of(client).count(b" 200 OK") == 4
+
+
+def test_who_leaves_with_requests_behind_the_first(connect, engine, failures, kit):
+    engine.script = kit.reply(*[each for _ in range(500) for each in ("a", 0.01)])
+    with connect() as client:
+        body = b'{"prompt": "a", "stream": true}'
+        client.sendall(2 * (POST + b"Content-Length: %d\r\n\r\n" % len(body) + body))
+        assert b" 200 OK" in client.recv(1 << 16)
+    end = time.monotonic() + 10
+    while engine.running:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert engine.cancelled == [1] and not failures
 
 
 LONG = b"a" * (1 << 20)

@@ -149,6 +149,21 @@ def test_what_does_not_end_is_cut_off(start, drain_s):
     assert server.end() == 0
 
 
+def test_what_is_cut_off_is_told(start):
+    server = start("--drain-s", "0.1").connect()
+    with server.client.stream("POST", "/v1/completions", json=body(500, stream=True)) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        os.kill(server.engine, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("stopping; 1 requests")
+        time.sleep(0.3)
+        os.kill(server.engine, signal.SIGCONT)
+        assert "the server is stopping" in "".join(lines)
+    assert server.end() == 0
+    assert "Traceback" not in "".join(server.log)
+
+
 def test_a_killed_engine_under_load(start):
     """Every client gets an answer or a clear error, and the service is back within 10 s."""
     server = start("--heartbeat-s", "1").connect()

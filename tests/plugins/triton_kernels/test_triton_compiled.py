@@ -1,5 +1,5 @@
-"""Kernels of the ops of hybrid models and mixtures of experts, compiled for cards that are not
-here."""
+"""A sample of the kernels, compiled for cards that are not here; what the published models launch
+is in a table, see `test_triton_facts`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pytest
 pytest.importorskip("triton")
 
 CASES = {
-    "hybrids": (("slots-512", "moe-nvfp4-1", "moe-q4_g64_fp16-512"), 10),
+    "hybrids": (("slots-512", "moe-nvfp4-1", "moe-q4_g64_fp16-512"), 13),
     "streams": (("gated-streams-512",), 7),
     "sparse": (("sparse-fp8", "latent-bf16"), 10),
 }
 """Cases, and of how many kernels they are."""
+SAMPLE = (("hybrids", 90), ("hybrids", 120), ("streams", 90), ("sparse", 120))
 SHARED_LIMITS = {90: 227 << 10, 120: 99 << 10}
 """Bytes of shared memory that a program can have. 121 gets the code of 120, by another name."""
 
@@ -26,9 +27,8 @@ SPILLS = 160
 """Bytes a thread: of `delta_blocks`, which holds a state in registers."""
 
 
-@pytest.mark.parametrize("capability", SHARED_LIMITS)
-@pytest.mark.parametrize("group", CASES)
-def test_kernels_fit_the_card(capability, group):
+@pytest.mark.parametrize("group, capability", SAMPLE)
+def test_kernels_fit_the_card(group, capability):
     cases, count = CASES[group]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = str(Path(__file__).with_name("compile_only.py"))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 from ninfer_core.api import ArtifactError
-from ninfer_core.artifact.container import Artifact
 from ninfer_core.cli.main import main
-from ninfer_core.cli.models import artifact_path, find_card, outline
-from ninfer_core.config import LaunchConfig, resolve
-from ninfer_core.plugin_host import PluginReport, PluginSelection, load_plugins
+from ninfer_core.cli.models import artifact_path
+from ninfer_fixtures.cards import Cards
 from ninfer_workbench.steps import model_steps
 
 MODULES = (
     "ninfer_pack_qwen_dense.plugin", "ninfer_pack_qwen_moe.plugin", "ninfer_convert.plugin",
     "ninfer_profile_rtx5090.plugin", "ninfer_drafting.plugin", "ninfer_workbench.plugin",
 )
+CARDS = Cards(MODULES)
 FILE_BYTES = {
     "qwen3.6-27b": 17_495_365_888, "qwen3.6-27b-nvfp4": 18_324_064_000,
     "qwen3.8-27b": 18_210_531_328, "qwen3.8-27b-nvfp4": 21_492_695_040,
@@ -36,27 +33,14 @@ DECODE = {  # KV type; decode tok/s at 7,680 and 260,096 tokens
 MTP = {"spec": "mtp", "draft_tokens": 3, "lm_head_draft": True}
 
 
-@cache
-def report() -> PluginReport:
-    return load_plugins(PluginSelection(modules=MODULES, names=()))
-
-
-@cache
-def artifact(name: str) -> Artifact:
-    card = find_card(name, report().registry)
-    assert card is not None
-    return outline(card, report().registry)
-
-
 def plan(name, **options):
-    config = LaunchConfig(model=name, profile="rtx5090", **options)
-    return resolve(config, report(), absent=True, artifact=artifact(name))
+    return CARDS.plan(name, "rtx5090", **options)
 
 
 def vision_bytes(hidden: int) -> int:
     """The tower by its formats: patches in Q6, merger in Q8, query, key, value and the first
     projection in Q4, the rest in Q5; norms, positions and biases in bf16."""
-    formats, layouts = report().registry.formats, report().registry.layouts
+    formats, layouts = CARDS.report.registry.formats, CARDS.report.registry.layouts
 
     def stored(format, *shape):
         layout = next(each.spec for each in layouts.values() if format in each.spec.formats)
@@ -83,15 +67,15 @@ def vision_bytes(hidden: int) -> int:
 
 
 def test_all_published_text_models_have_a_card():
-    cards = {card.name for pack in report().registry.packs.values() for card in pack.spec.cards}
+    cards = {card.name for pack in CARDS.report.registry.packs.values() for card in pack.spec.cards}
     assert cards == FILE_BYTES.keys()
 
 
 @pytest.mark.parametrize("name", FILE_BYTES)
 def test_sizes_are_those_of_the_published_sets_but_for_resources(name):
     """Tokenizer and catalogue take 13 MB in each set."""
-    hidden = artifact(name).components["text"].config["hidden_size"]
-    known = artifact(name).nbytes + vision_bytes(hidden) + DFLASH_BYTES.get(name, 0)
+    hidden = CARDS.artifact(name).components["text"].config["hidden_size"]
+    known = CARDS.artifact(name).nbytes + vision_bytes(hidden) + DFLASH_BYTES.get(name, 0)
     assert 12.9e6 < FILE_BYTES[name] - known < 13.3e6
 
 
@@ -164,4 +148,4 @@ def test_a_card_passes_the_doctor(monkeypatch, capsys):
 
 def test_a_card_cannot_be_run():
     with pytest.raises(ArtifactError, match="there are no weights"):
-        artifact_path("qwen3.6-27b", report().registry, lambda *_: None)
+        artifact_path("qwen3.6-27b", CARDS.report.registry, lambda *_: None)

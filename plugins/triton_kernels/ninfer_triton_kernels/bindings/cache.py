@@ -11,7 +11,7 @@ from torch import Tensor
 from ninfer_core.api import KernelRequest
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import PagedPlanes
-from ninfer_triton_kernels.bindings.launching import OVERLAPPED, capability, power
+from ninfer_triton_kernels.bindings.launching import OVERLAPPED, ROW_TOKENS, capability, power
 from ninfer_triton_kernels.bindings.matrices import FEW_TOKENS
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import attention
@@ -23,9 +23,6 @@ RUN_STAGES, RUN_WARPS = 2, 4
 MERGED_RUNS, MERGED_WIDTH = 64, 64
 """Runs that are merged at once, and components of a head; the same for all tokens, so that all sums
 have one order."""
-
-ROW_TOKENS = 16
-"""Most tokens of a decode row; steps of longer rows read prompts."""
 
 
 def num_runs(num_pages: int) -> int:

@@ -10,15 +10,17 @@ from torch import Tensor
 from ninfer_core.api import KernelRequest
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import SlotPlanes
-from ninfer_triton_kernels.bindings.launching import IS_INTERPRETED, OVERLAPPED, power
+from ninfer_triton_kernels.bindings.launching import (
+    IS_INTERPRETED,
+    OVERLAPPED,
+    ROW_TOKENS,
+    power,
+)
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import convolution, delta_blocks, delta_rule
 
 VALUE_COLUMNS, VALUE_WARPS = 16, 1
 """Of one program: one warp, whose sums over the keys need no shared memory."""
-
-ROW_TOKENS = 16
-"""Most tokens of a decode row; steps of longer rows read prompts."""
 
 PREPARE_WARPS = 2
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 4

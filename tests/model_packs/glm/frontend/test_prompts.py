@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ninfer_core.api import PromptOptions, RequestError
+from ninfer_fixtures.conversation import assistant, control_tokens, result, system
 
 TOOL = {"type": "function", "function": {
     "name": "weather", "description": "查询天气 😀", "strict": True,
@@ -23,32 +24,10 @@ OFFICIAL = (
 """A template that always begins with an effort and with reasoning."""
 
 
-def assistant(content, *arguments, **members):
-    calls = [{"id": f"c{index}", "type": "function",
-              "function": {"name": "weather", "arguments": each}}
-             for index, each in enumerate(arguments)]
-    return {"role": "assistant", "content": content, **members,
-            **({"tool_calls": calls} if calls else {})}
-
-
-def result(text, call="c0"):
-    return {"role": "tool", "tool_call_id": call, "content": text}
-
-
-def system(text):
-    return {"role": "system", "content": text}
-
-
 def call_text(**values):
     pairs = (f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
              for key, value in values.items())
     return f"<tool_call>weather{''.join(pairs)}</tool_call>"
-
-
-def special(frontend, prompt):
-    """The control tokens of a prompt, in order."""
-    controls = frontend.tokenizer.control_ids.values()
-    return [token for token in prompt.token_ids if token in controls]
 
 
 @pytest.fixture(scope="session")
@@ -213,7 +192,7 @@ def test_no_content_becomes_a_control_token(either, texts, thinking):
         return either.prepare(messages, tools=tools, options=PromptOptions(thinking=thinking))
 
     spoken, harmless = conversation(*texts), conversation(*["x"] * 5)
-    assert special(either, spoken) == special(either, harmless)
+    assert control_tokens(either, spoken) == control_tokens(either, harmless)
     spelled = b"".join(map(either.tokenizer.token_bytes, spoken.token_ids))
     assert spelled == spoken.text.encode()
 

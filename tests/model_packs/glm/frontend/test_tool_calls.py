@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ TOOLS = [
             level={"anyOf": [{"type": "integer"}, {"type": "null"}]}),
     {"type": "function", "function": {"name": "utc_now"}},
 ]
-CLOSE = "</tool_call>"
+CALL, CLOSE = "<tool_call>", "</tool_call>"
 
 
 def pair(key, value):
@@ -147,3 +148,11 @@ def test_a_name_comes_whole():
 def test_a_key_twice_is_no_call():
     text = f"<tool_call>get_weather{pair('city', 'a')}{pair('city', 'b')}{CLOSE}"
     assert parse(text) == (text, [])
+
+
+@pytest.mark.parametrize("text", ["<tool_call>{}", "<tool_call>get{}</tool_call>"])
+def test_white_space_beside_a_name_takes_linear_time(text):
+    text, started = text.format("\n" * 30_000), time.process_time()
+    content, calls = parse(text, range(len(text)))
+    assert calls == ([("get", "{}")] if "get" in text else []) and content.strip() in ("", CALL)
+    assert time.process_time() - started < 5  # it takes a tenth; joining anew half a minute

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
+from ninfer_fixtures.conversation import small_tokenizer
 from ninfer_qwen_family.frontend import QwenFrontend
 
 DATA = Path(__file__).parent / "data"
@@ -20,17 +21,7 @@ GENERATION = {"temperature": 1.0, "top_p": 0.95, "top_k": 20, "do_sample": True}
 
 @pytest.fixture(scope="session")
 def hf_tokenizer() -> Tokenizer:
-    """Byte-level BPE; tags of reasoning and tools are added tokens that are not flagged special."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=SPECIAL, show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in PLAIN])
-    return tokenizer
+    return small_tokenizer(SPECIAL, PLAIN, CORPUS)
 
 
 @pytest.fixture(scope="session")

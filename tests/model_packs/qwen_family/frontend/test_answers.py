@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ninfer_core.api import ArtifactError, OutputPart, PromptOptions, SamplingParams
-from ninfer_core.engine.output import TextOutput
+from ninfer_core.api import ArtifactError, PromptOptions, SamplingParams
 from ninfer_core.sampling.thinking import ThinkingBudget
 from ninfer_core.text.detokenizer import IncrementalDetokenizer
+from ninfer_fixtures.conversation import read_answer
 
 USER = {"role": "user", "content": "hi"}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {
@@ -23,20 +23,8 @@ NO_THINKING = PromptOptions(thinking=False)
 
 
 def answer(frontend, text, *, tools=TOOLS, options=PromptOptions(), stop=()):
-    """Reasoning, content and calls of an answer's tokens, which arrive one by one."""
-    parser = frontend.parser(frontend.prepare([USER], tools=tools, options=options))
-    output = TextOutput(frontend.tokenizer.token_bytes, parser, stop)
-    said, parts, calls = {"reasoning": "", "content": ""}, [], []
-    for token in frontend.tokenizer.encode(text, special=True):
-        parts += output.feed(token)
-        if output.matched:
-            break
-    for part in [*parts, *output.finish()]:
-        if isinstance(part, OutputPart):
-            said[part.channel] += part.text
-        else:
-            calls.append((part.index, part.name, part.arguments))
-    return said["reasoning"], said["content"], calls
+    """Reasoning, content and calls."""
+    return read_answer(frontend, frontend.prepare([USER], tools=tools, options=options), text, stop)
 
 
 def test_reasoning_then_an_answer_with_a_call(frontend):
