@@ -29,7 +29,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
     @post("/tokenize", status_code=200, summary="Tokens of a text or a conversation",
           operation_class=takes(schemas.TokenizeRequest), responses=gives(schemas.Tokens))
     async def tokenize(request: Request[Any, Any, Any]) -> Response[Any]:
-        body = Members.of(await read_body(request))
+        body = await read_body(request, lambda body: body)
         ids = await _tokens(service, body)
         shown = [_piece(tokenizer, each) for each in ids] if body.flag("with_pieces") else ids
         return json_response({"tokens": shown, "count": len(ids),
@@ -38,16 +38,19 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
     @post("/detokenize", status_code=200, summary="The text of tokens",
           operation_class=takes(schemas.DetokenizeRequest), responses=gives(schemas.Text))
     async def detokenize(request: Request[Any, Any, Any]) -> Response[Any]:
-        body = Members.of(await read_body(request))
-        if not isinstance(ids := body.values.get("tokens"), list):
-            refuse("tokens", "an array of token ids", ids)
-        for index, each in enumerate(ids):
-            if type(each) is not int or not 0 <= each < tokenizer.vocab_size:
-                refuse(f"tokens[{index}]", f"a token id below {tokenizer.vocab_size}", each)
-        text = b"".join(map(tokenizer.token_bytes, ids)).decode(errors="replace")
+        text = await read_body(request, lambda body: _text(tokenizer, body))
         return json_response({"content": text, "prompt": text})
 
     return [tokenize, detokenize]
+
+
+def _text(tokenizer: Tokenizer, body: Members) -> str:
+    if not isinstance(ids := body.values.get("tokens"), list):
+        refuse("tokens", "an array of token ids", ids)
+    for index, each in enumerate(ids):
+        if type(each) is not int or not 0 <= each < tokenizer.vocab_size:
+            refuse(f"tokens[{index}]", f"a token id below {tokenizer.vocab_size}", each)
+    return b"".join(map(tokenizer.token_bytes, ids)).decode(errors="replace")
 
 
 async def _tokens(service: Service, body: Members) -> Sequence[int]:

@@ -15,6 +15,7 @@ from litestar.testing import TestClient
 from ninfer_core.api import RequestError
 from ninfer_serve import body
 from ninfer_serve.body import read_object
+from ninfer_serve.members import Members
 from ninfer_serve.sse import dumps
 
 values = st.recursive(
@@ -65,18 +66,33 @@ def test_more_values_than_are_good_for_the_others_are_refused_unread(monkeypatch
 def lines(make_app):
     """Over a route that says which thread read its body, and what was in it."""
     return TestClient(make_app("ninfer_serve.openai.routes:routes", "ninfer_serve.tokens:routes",
-                               "ninfer_serve.anthropic.routes:routes").app)
+                               "ninfer_serve.anthropic.routes:routes",
+                               "ninfer_serve.responses.routes:routes").app)
 
 
-def test_a_large_body_is_read_beside_the_event_loop(lines, monkeypatch):
-    threads = []
-    real = body.read_object
-    monkeypatch.setattr(body, "read_object",
-                        lambda data: (threads.append(threading.current_thread()), real(data))[1])
+MANY = [{"role": "user", "content": "a"}] * 9000
+
+
+@pytest.mark.parametrize(("path", "large"), [
+    ("/tokenize", {"prompt": "a" * body.LARGE_BYTES}), ("/detokenize", {"tokens": [1] * 200_000}),
+    ("/v1/chat/completions", {"messages": MANY}), ("/v1/messages", {"messages": MANY}),
+    ("/v1/completions", {"prompt": "a" * body.LARGE_BYTES}), ("/v1/responses", {"input": MANY}),
+])
+def test_a_large_body_is_read_beside_the_event_loop(lines, monkeypatch, path, large):
+    threads = set()
+    real = Members.of.__func__
+
+    def of(cls, value, path=""):
+        threads.add(threading.current_thread())
+        return real(cls, value, path)
+
+    monkeypatch.setattr(Members, "of", classmethod(of))
     with lines:
-        for size in (10, body.LARGE_BYTES, 10):
-            assert lines.post("/tokenize", json={"prompt": "a" * size}).status_code == 200
-    assert threads[0] is threads[2] is not threads[1]
+        lines.post(path, json={"tokens": []})
+        small, threads = threads, set()
+        lines.post(path, json={**large, "model": "m", "max_tokens": 1})
+    assert len(small) == len(threads) == 1
+    assert small != threads
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/v1/messages"])

@@ -24,7 +24,6 @@ from ninfer_serve.auth import OPEN
 from ninfer_serve.body import json_response, nothing, read_body
 from ninfer_serve.disconnect import until_gone
 from ninfer_serve.errors import ANTHROPIC_PATH, anthropic_error, failure_of
-from ninfer_serve.members import Members
 from ninfer_serve.openapi import gives, takes
 from ninfer_serve.request_id import request_id
 from ninfer_serve.service import Answer, Service
@@ -74,7 +73,7 @@ def routes(service: Service) -> Sequence[Any]:
 
 
 async def _read(request: HttpRequest, abilities: Abilities) -> MessagesRequest:
-    return read_request(Members.of(await read_body(request)), abilities)
+    return await read_body(request, lambda body: read_request(body, abilities))
 
 
 async def _message(service: Service, wanted: MessagesRequest) -> dict[str, Any]:

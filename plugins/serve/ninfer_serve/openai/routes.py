@@ -11,7 +11,6 @@ from litestar.types import ControllerRouterHandler
 
 from ninfer_serve.body import json_response, read_body
 from ninfer_serve.disconnect import until_gone
-from ninfer_serve.members import Members
 from ninfer_serve.openai import schemas
 from ninfer_serve.openai.chat_answer import ChatAnswer
 from ninfer_serve.openai.chat_request import read_chat
@@ -33,7 +32,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         responses=gives(schemas.ChatCompletion),
     )
     async def chat_completions(request: Request[Any, Any, Any]) -> Response[Any]:
-        wanted = read_chat(Members.of(await read_body(request)), facts.name)
+        wanted = await read_body(request, lambda body: read_chat(body, facts.name))
         begun = await until_gone(request, service.start(wanted.serve))
         answer = ChatAnswer(service, begun, wanted)
         if wanted.view.stream:
@@ -46,7 +45,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         responses=gives(schemas.Completion),
     )
     async def completions(request: Request[Any, Any, Any]) -> Response[Any]:
-        wanted = read_completion(Members.of(await read_body(request)), facts)
+        wanted = await read_body(request, lambda body: read_completion(body, facts))
         first = await until_gone(request, service.start(wanted.serve[0]))
         answer = CompletionAnswer(service, first, wanted)
         if wanted.view.stream:

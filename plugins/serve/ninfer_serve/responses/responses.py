@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from itertools import count
-from typing import Any
 
 from ninfer_serve.answer import joined
 from ninfer_serve.errors import HttpError
@@ -29,10 +28,10 @@ class Responses:
     def __init__(self, service: Service, store: ResponseStore) -> None:
         self._service, self._store = service, store
 
-    def read(self, body: dict[str, Any]) -> ResponseRequest:
+    def read(self, body: Members) -> ResponseRequest:
         """Raises `RequestError` for what cannot be served."""
         known = self._store.item
-        return read_request(Members.of(body), self._service.facts.name, known)
+        return read_request(body, self._service.facts.name, known)
 
     def stored(self, response_id: str) -> StoredResponse:
         """Raises `HttpError` if there is none."""

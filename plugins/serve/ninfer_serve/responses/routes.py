@@ -33,7 +33,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         responses=gives(schemas.ResponseObject),
     )
     async def create(request: Request[Any, Any, Any]) -> Response[Any]:
-        wanted = responses.read(await read_body(request))
+        wanted = await read_body(request, responses.read)
         if not wanted.stream:
             return json_response(await until_gone(request, responses.whole(wanted)))
         return event_stream(await until_gone(request, responses.stream(wanted)))
@@ -43,7 +43,7 @@ def routes(service: Service) -> Sequence[ControllerRouterHandler]:
         operation_class=takes(schemas.Input), responses=gives(schemas.InputTokens),
     )
     async def input_tokens(request: Request[Any, Any, Any]) -> Response[Any]:
-        wanted = responses.read(await read_body(request))
+        wanted = await read_body(request, responses.read)
         prompt = await until_gone(request, service.prepare(responses.serve_request(wanted)))
         found = {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
         return json_response(found)

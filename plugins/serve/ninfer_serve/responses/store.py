@@ -69,7 +69,8 @@ class ResponseStore:
 
     def item(self, item_id: str) -> Item | None:
         """An item of a response that is there."""
-        return self._items[item_id][0] if item_id in self._items else None
+        found = self._items.get(item_id)  # in one step: another thread may forget it
+        return found[0] if found else None
 
     def put(self, record: StoredResponse) -> bool:
         """False for one that is too large with all that it goes on from; it is not kept."""

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ninfer_core.api import PromptOptions, SamplingParams
+from ninfer_fixtures.answering import AnswerTests
 from ninfer_fixtures.conversation import read_answer
 
 USER = {"role": "user", "content": "hi"}
@@ -25,6 +26,13 @@ def answer(frontend, text, *, tools=TOOLS, options=PromptOptions(), stop=()):
     return read_answer(frontend, frontend.prepare([USER], tools=tools, options=options), text, stop)
 
 
+class TestAnswers(AnswerTests):
+    """What all answers are tested for."""
+
+    answer, call = staticmethod(answer), READ
+    about = "Qwen wraps a call in `<tool_call>`, GLM nests `<arg_key>`; neither is wanted here."
+
+
 def test_reasoning_then_an_answer_with_calls(frontend):
     text = f"Let me look.</think>Reading.{READ}{READ}"
     arguments = '{"path": "/東京.txt", "lines": 3}'
@@ -36,32 +44,6 @@ def test_a_call_without_arguments(frontend):
     """Reported bug 17."""
     text = "done.</think><tool_call>utc_now</tool_call>"
     assert answer(frontend, text) == ("done.", "", [(0, "utc_now", "{}")])
-
-
-def test_cut_off_reasoning_is_no_answer(frontend):
-    """Reported bug 25."""
-    text = "Let me count: one, two"
-    assert answer(frontend, text) == (text, "", [])
-
-
-def test_stop_strings_end_the_content_alone(frontend):
-    """Reported bug 26."""
-    text = "I count six, seven, eight</think>8, then seven, nine"
-    expected = ("I count six, seven, eight", "8, then ", [])
-    assert answer(frontend, text, stop=["seven"]) == expected
-
-
-def test_reasoning_that_ends_in_a_call_and_reasoning_about_calls(frontend):
-    """Reported bug 10, and its opposite."""
-    about = "Qwen wraps a call in `<tool_call>`, GLM nests `<arg_key>`; neither is wanted here."
-    assert answer(frontend, f"{about}</think>No tool needed.") == (about, "No tool needed.", [])
-    reasoning, content, [call] = answer(frontend, f"{about}\n{READ}")
-    assert (reasoning, content, call[1]) == (about, "", "read")
-
-
-def test_without_tools_a_call_is_text(frontend):
-    """Reported bug 20, ``none``: markup stays text."""
-    assert answer(frontend, READ, tools=[], options=NO_THINKING) == ("", READ, [])
 
 
 def test_a_call_that_is_cut_is_no_call(frontend):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ninfer_core.api import ArtifactError, PromptOptions, SamplingParams
 from ninfer_core.sampling.thinking import ThinkingBudget
 from ninfer_core.text.detokenizer import IncrementalDetokenizer
+from ninfer_fixtures.answering import AnswerTests
 from ninfer_fixtures.conversation import read_answer
 
 USER = {"role": "user", "content": "hi"}
@@ -27,16 +28,17 @@ def answer(frontend, text, *, tools=TOOLS, options=PromptOptions(), stop=()):
     return read_answer(frontend, frontend.prepare([USER], tools=tools, options=options), text, stop)
 
 
+class TestAnswers(AnswerTests):
+    """What all answers are tested for."""
+
+    answer, call = staticmethod(answer), READ
+    about = "Qwen wraps a call in `<tool_call>`:\n<tool_call> here, GLM nests `<arg_key>`."
+
+
 def test_reasoning_then_an_answer_with_a_call(frontend):
     text = f"Let me look.\n</think>\n\nReading.\n\n{READ}"
     call = (0, "read", '{"path": "/東京.txt", "lines": 3}')
     assert answer(frontend, text) == ("Let me look.", "Reading.", [call])
-
-
-def test_cut_off_reasoning_is_no_answer(frontend):
-    """Reported bug 25."""
-    text = "Let me count: one, two"
-    assert answer(frontend, text) == (text, "", [])
 
 
 def test_without_reasoning_all_is_content(frontend):
@@ -44,26 +46,6 @@ def test_without_reasoning_all_is_content(frontend):
     reasoning, content, calls = answer(frontend, text, options=NO_THINKING)
     assert (reasoning, content) == ("", "Reading.")
     assert [(index, name) for index, name, _ in calls] == [(0, "read"), (1, "read")]
-
-
-def test_stop_strings_end_the_content_alone(frontend):
-    """Reported bug 26."""
-    text = "I count six, seven, eight</think>8, then seven, nine"
-    expected = ("I count six, seven, eight", "8, then ", [])
-    assert answer(frontend, text, stop=["seven"]) == expected
-
-
-def test_reasoning_that_ends_in_a_call_and_reasoning_about_calls(frontend):
-    """Reported bug 10, and its opposite."""
-    about = "Qwen wraps a call in `<tool_call>`:\n<tool_call> here, GLM nests `<arg_key>`."
-    assert answer(frontend, f"{about}</think>No tool needed.") == (about, "No tool needed.", [])
-    reasoning, content, [call] = answer(frontend, f"{about}\n{READ}")
-    assert (reasoning, content, call[1]) == (about, "", "read")
-
-
-def test_without_tools_a_call_is_text(frontend):
-    """Reported bug 20, ``none``: markup stays text."""
-    assert answer(frontend, READ, tools=[], options=NO_THINKING) == ("", READ, [])
 
 
 def test_a_call_that_is_cut_is_no_call(frontend):
