@@ -12,7 +12,8 @@ from ninfer_core.cli.plugins import find_plugins
 def options(parser: ArgumentParser) -> None:
     """What is checked, and how far."""
     parser.add_argument("name", metavar="NAME", help="of a model pack, profile or plugin")
-    parser.add_argument("--level", type=ranged(int, 0, 7), default=4, help="highest level to run")
+    parser.add_argument("--level", type=ranged(int, 0, 4), default=4,
+                        help="highest level to run, 0..4 (default: 4)")
 
 
 def run(arguments: Namespace) -> int:

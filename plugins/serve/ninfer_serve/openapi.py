@@ -41,6 +41,13 @@ class Error(msgspec.Struct):
     error: ErrorDetail
 
 
+_EVENT = {
+    "type": "object", "required": ["data"],
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+}
+"""Each event of a stream, which is what the schema of one describes before OpenAPI 3.2."""
+
+
 def takes(body: type[msgspec.Struct], *, streams: bool = False) -> type[Operation]:
     """The ``operation_class`` of a handler that takes such a body.
 
@@ -55,7 +62,7 @@ def takes(body: type[msgspec.Struct], *, streams: bool = False) -> type[Operatio
             self.request_body = RequestBody(content=content, required=True)
             if streams:
                 shown: Any = (self.responses or {})["200"]
-                events = OpenAPIMediaType(schema=cast("Schema", {"type": "string"}))
+                events = OpenAPIMediaType(schema=cast("Schema", _EVENT))
                 shown.content = {**(shown.content or {}), "text/event-stream": events}
 
     return Taking

@@ -18,9 +18,14 @@ def parser():
     return parser
 
 
+REQUIRED = {"start": ["--weights", "q8_g32_fp16"]}
+"""Options that a benchmark does not go without."""
+
+
 @pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.words)
 def test_every_benchmark_is_there(parser, benchmark):
-    found = parser.parse_args(benchmark.words.split())
+    words = benchmark.words
+    found = parser.parse_args([*words.split(), *REQUIRED.get(words, [])])
     assert found.benchmark is benchmark
     assert found.json is False
     assert callable(benchmark.run.load())

@@ -10,16 +10,19 @@ import pytest
 import torch
 from attrs import evolve
 
+from ninfer_conformance import command
 from ninfer_conformance.levels import CHECKS, Check, run_conformance
 from ninfer_conformance.subject import Subject, find_subject
 from ninfer_conformance.tolerances import require_close
 from ninfer_core.api import (
+    ConfigError,
     Detection,
     MachineFigures,
     ModelPackSpec,
     NInferError,
     UnsupportedError,
 )
+from ninfer_core.cli.options import Parser
 from ninfer_core.plugin_host import PluginRecord, PluginReport
 
 pytest_plugins = "pytester"
@@ -150,6 +153,16 @@ def test_levels_can_be_chosen(toy):
     results = run_conformance("toy", toy.report, levels=("L1",))
     assert {each.level for each in results} == {"L1"}
     assert {each.status for each in results} == {"passed"}
+
+
+def test_the_command_takes_the_levels_that_there_are():
+    parser = Parser("ninfer conformance", "")
+    command.options(parser)
+    highest = max(int(check.level[1:]) for checks in CHECKS.values() for check in checks)
+    assert parser.parse_args(["toy"]).level == highest
+    assert parser.parse_args(["toy", "--level", str(highest)]).level == highest
+    with pytest.raises(ConfigError, match="--level"):
+        parser.parse_args(["toy", "--level", str(highest + 1)])
 
 
 def test_a_plugin_is_found_by_module_and_gets_the_checks_of_packaging(toy):

@@ -53,17 +53,30 @@ CHECKED = [
 ]
 
 
+def operation(make_app, path):
+    schema = schemathesis.openapi.from_asgi("/schema/openapi.json", make_app(*ROUTES).app)
+    [found] = [each.ok() for each in schema.get_all_operations() if each.ok().path == path]
+    return found
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_streams_are_what_is_described(make_app, path):
+    case = operation(make_app, path).Case(
+        body={**POSTS[path], "stream": True}, media_type="application/json")
+    answer = case.call_and_validate(checks=CHECKED)
+    assert answer.headers["content-type"][0].startswith("text/event-stream")
+
+
 @pytest.mark.parametrize("path", [*POSTS, "/v1/models/{name}"])
 def test_no_body_is_answered_otherwise(make_app, path):
     """Bodies of the described kind, and others."""
-    schema = schemathesis.openapi.from_asgi("/schema/openapi.json", make_app(*ROUTES).app)
-    [operation] = [each.ok() for each in schema.get_all_operations() if each.ok().path == path]
+    posted = operation(make_app, path)
     kinds = [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE]
 
     @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def run(data):
-        case = data.draw(operation.as_strategy(data.draw(st.sampled_from(kinds))))
+        case = data.draw(posted.as_strategy(data.draw(st.sampled_from(kinds))))
         case.call_and_validate(checks=CHECKED)
 
     run()
