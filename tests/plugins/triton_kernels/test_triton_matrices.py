@@ -4,6 +4,7 @@ import pytest
 import torch
 from attrs import evolve
 
+from ninfer_triton_kernels.bindings import matrices
 from ninfer_triton_kernels.bindings.host import gaps
 
 FORMATS = (
@@ -77,8 +78,11 @@ def test_company_changes_no_bit(name, make_weight, bind, randn, poisoned):
         assert torch.equal(alone, together[rows])
 
 
-def test_products_of_one_input_overlap(make_weight, bind, randn, poisoned, device):
+def test_products_of_one_input_overlap(
+    make_weight, bind, randn, poisoned, device, monkeypatch
+):
     """A norm writes the input, and two of three products do not wait for it themselves."""
+    monkeypatch.setattr(matrices, "OVERLAPS", True)
     names = "q4_g64_fp16", "q5_g64_fp16", "bf16"
     products = [bind("linear", weight=make_weight(name, 64, 128), bias=None)[0] for name in names]
     overlapped = [
