@@ -6,7 +6,7 @@ import importlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +17,7 @@ from ninfer_core.api import API_VERSION, AmbiguityError, ApiVersion, PluginError
 from ninfer_core.api.markers import PROJECT
 from ninfer_core.plugin_host.guard import broken, cause_of, guarded
 from ninfer_core.plugin_host.records import PluginRecord, PluginReport
-from ninfer_core.plugin_host.references import dead_end, references
+from ninfer_core.plugin_host.references import bound_names, dead_end, references
 from ninfer_core.plugin_host.scan import CORE, PROFILES
 from ninfer_core.plugin_host.selection import PluginSelection
 
@@ -114,8 +114,9 @@ def _call(
 def _check(record: PluginRecord, specs: Mapping[str, tuple[Any, ...]]) -> None:
     if record.group == PROFILES and any(spec.name != record.name for spec in specs["profiles"]):
         raise broken(record, "its profile must have the name of its entry point")
+    bound = cache(bound_names)  # hundreds of references lead to a few modules
     for reference in references(tuple(specs.values())):
-        if reason := guarded(record, "reference", partial(dead_end, reference)):
+        if reason := guarded(record, "reference", partial(dead_end, reference, bound)):
             raise broken(record, reason)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import symtable
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from typing import Any
 
@@ -27,20 +27,38 @@ def references(value: Any) -> Iterator[LazyRef]:
             yield from references(item)
 
 
-def dead_end(reference: LazyRef) -> str | None:
-    """Why a reference cannot be loaded, as far as its module's source shows; None if it may be."""
+BoundNames = Callable[[str], frozenset[str] | None]
+
+
+def dead_end(reference: LazyRef, bound: BoundNames) -> str | None:
+    """Why a reference cannot be loaded, as far as its module's source shows; None if it may be.
+
+    :param bound: `bound_names`, or a cache of it.
+    """
     module, _, attribute = reference.path.partition(":")
+    try:
+        names = bound(module)
+    except ModuleNotFoundError:
+        return f"{reference}: there is no module {module!r}"
+    name = attribute.partition(".")[0]
+    known = names is None or name in names
+    return None if known else f"{reference}: {module} has no {name!r}"
+
+
+def bound_names(module: str) -> frozenset[str] | None:
+    """Names that a module's source binds; None if it may bind any.
+
+    :raises ModuleNotFoundError: if there is no such module.
+    """
     spec = _locate(module)
     if spec is None:
-        return f"{reference}: there is no module {module!r}"
+        raise ModuleNotFoundError(module)
     get_source = getattr(spec.loader, "get_source", None)
     source = get_source(module) if get_source else None
     if source is None or any(word in source for word in _DYNAMIC):
         return None
     symbols = symtable.symtable(source, module, "exec").get_symbols()
-    bound = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
-    name = attribute.partition(".")[0]
-    return None if name in bound else f"{reference}: {module} has no {name!r}"
+    return frozenset(s.get_name() for s in symbols if s.is_assigned() or s.is_imported())
 
 
 def _locate(module: str) -> ModuleSpec | None:

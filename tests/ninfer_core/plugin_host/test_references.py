@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ninfer_core.api import EmbeddedModel, LazyRef, ModelPackSpec
-from ninfer_core.plugin_host.references import dead_end, references
+from ninfer_core.plugin_host.references import bound_names, dead_end, references
 
 SOURCE = """
 import os as system
@@ -30,14 +30,14 @@ with open("x") as h: pass
     "system", "loads", "function", "Class", "Class.method", "A", "b", "c", "e", "f", "g", "h"])
 def test_bound_names_are_found_without_running_the_module(site, name):
     site.write("heavy.code", SOURCE)
-    assert dead_end(LazyRef(f"heavy.code:{name}")) is None
+    assert dead_end(LazyRef(f"heavy.code:{name}"), bound_names) is None
     assert "heavy" not in sys.modules
 
 
 @pytest.mark.parametrize("name", ["local", "missing", "os"])
 def test_unbound_names_are_named(site, name):
     site.write("heavy.code", SOURCE)
-    assert dead_end(LazyRef(f"heavy.code:{name}")) == (
+    assert dead_end(LazyRef(f"heavy.code:{name}"), bound_names) == (
         f"heavy.code:{name}: heavy.code has no {name!r}")
 
 
@@ -45,7 +45,7 @@ def test_unbound_names_are_named(site, name):
     "path", ["nowhere:x", "heavy.gone:x", "heavy.code.deeper:x", "gone.code:x"])
 def test_missing_modules_are_named(site, path):
     site.write("heavy.code", SOURCE)
-    assert "there is no module" in dead_end(LazyRef(path))
+    assert "there is no module" in dead_end(LazyRef(path), bound_names)
 
 
 @pytest.mark.parametrize("line", [
@@ -53,18 +53,18 @@ def test_missing_modules_are_named(site, path):
     "import sys; sys.modules[__name__].x = 1", "def f():\n    global x"])
 def test_a_module_that_may_bind_names_otherwise_gets_the_benefit_of_the_doubt(site, line):
     site.write("heavy.code", line)
-    assert dead_end(LazyRef("heavy.code:anything")) is None
+    assert dead_end(LazyRef("heavy.code:anything"), bound_names) is None
 
 
 @pytest.mark.parametrize("path", ["math:sqrt", "_socket:socket", "builtins:int"])
 def test_modules_without_source_get_it_too(path):
-    assert dead_end(LazyRef(path)) is None
+    assert dead_end(LazyRef(path), bound_names) is None
 
 
 def test_a_syntax_error_is_raised_where_the_loader_reports_it(site):
     site.write("heavy.code", "def :")
     with pytest.raises(SyntaxError):
-        dead_end(LazyRef("heavy.code:x"))
+        dead_end(LazyRef("heavy.code:x"), bound_names)
 
 
 def test_references_of_nested_records_are_found():
