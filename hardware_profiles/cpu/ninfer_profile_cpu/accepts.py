@@ -14,93 +14,53 @@ ACTIVATIONS = ("silu", "sigmoid")
 KV_CODECS = ("fp32", "bf16", "int8", "fp8")
 
 
+def accept_dtype(request: KernelRequest) -> str | None:
+    if request.dtype != "float32":
+        return f"computes in float32, not in {request.dtype}"
+    return None
+
+
 def accept_embedding(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_weights(request)
+    return accept_dtype(request) or _refuse_weights(request)
 
 
 def accept_linear(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_weights(request)
-
-
-def accept_head_projection(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return accept_dtype(request) or _refuse_weights(request)
 
 
 def accept_swiglu(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_weights(request)
+    return accept_dtype(request) or _refuse_weights(request)
 
 
 def accept_moe_route(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_scoring(request)
+    return accept_dtype(request) or _refuse_scoring(request)
 
 
 def accept_moe_mlp(request: KernelRequest) -> str | None:
     banks = map(_refuse_bank, request.weights)
-    return _refuse_dtype(request) or next(filter(None, banks), None) or _refuse_experts(request)
-
-
-def accept_rmsnorm(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return accept_dtype(request) or next(filter(None, banks), None) or _refuse_experts(request)
 
 
 def accept_gated_rmsnorm(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_activation(request)
-
-
-def accept_sigmoid_gate(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_grouped_rmsnorm(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_scaled_silu(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_stream_read(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_stream_add(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return accept_dtype(request) or _refuse_activation(request)
 
 
 def accept_causal_conv1d(request: KernelRequest) -> str | None:
     if (dilation := request.sizes.get("dilation", 1)) != 1:
         return f"takes neighbouring columns, not every {dilation}th"
-    return _refuse_dtype(request)
-
-
-def accept_gated_delta_rule(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_channel_delta_rule(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return accept_dtype(request)
 
 
 def accept_rope_kv_append(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_cache(request)
+    return accept_dtype(request) or _refuse_cache(request)
 
 
 def accept_paged_attention(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_cache(request)
-
-
-def accept_index_select(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return accept_dtype(request) or _refuse_cache(request)
 
 
 def accept_selected_attention(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_cache(request)
-
-
-def _refuse_dtype(request: KernelRequest) -> str | None:
-    if request.dtype != "float32":
-        return f"computes in float32, not in {request.dtype}"
-    return None
+    return accept_dtype(request) or _refuse_cache(request)
 
 
 def _refuse_activation(request: KernelRequest) -> str | None:

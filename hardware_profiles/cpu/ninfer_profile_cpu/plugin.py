@@ -29,6 +29,13 @@ _KERNELS = {
 _TOLERANCES = {"embedding": "exact"}
 
 
+_PLAIN = {
+    "channel_delta_rule", "gated_delta_rule", "grouped_rmsnorm", "head_projection",
+    "index_select", "rmsnorm", "scaled_silu", "sigmoid_gate", "stream_add", "stream_read",
+}
+"""Ops whose kernels ask for nothing but a dtype of activations."""
+
+
 @hookimpl
 def ninfer_hardware_profiles() -> list[HardwareProfileSpec]:
     return [
@@ -48,7 +55,7 @@ def ninfer_kernels() -> list[KernelSpec]:
             op=op,
             name=f"cpu.{op}",
             factory=f"ninfer_profile_cpu.bindings.{module}:bind_{op}",
-            accepts=f"ninfer_profile_cpu.accepts:accept_{op}",
+            accepts=f"ninfer_profile_cpu.accepts:accept_{'dtype' if op in _PLAIN else op}",
             batch_invariant=True,
             tolerance=_TOLERANCES.get(op, "fp32"),
         )

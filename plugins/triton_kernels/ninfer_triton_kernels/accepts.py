@@ -22,16 +22,18 @@ MAX_BLOCK_KEY_DIM = 128
 """Of which four warps hold 32 columns, beside what products need."""
 
 
-def accept_embedding(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+def accept_dtype(request: KernelRequest) -> str | None:
+    if request.dtype != "bfloat16":
+        return f"computes in bfloat16, not in {request.dtype}"
+    return None
 
 
 def accept_linear(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_weights(request)
+    return accept_dtype(request) or _refuse_weights(request)
 
 
 def accept_swiglu(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_weights(request) or _refuse_halves(request)
+    return accept_dtype(request) or _refuse_weights(request) or _refuse_halves(request)
 
 
 def accept_linear_block_scaled(request: KernelRequest) -> str | None:
@@ -42,38 +44,10 @@ def accept_swiglu_block_scaled(request: KernelRequest) -> str | None:
     return accept_swiglu(request) or _refuse_unlaid(request)
 
 
-def accept_rmsnorm(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
 def accept_gated_rmsnorm(request: KernelRequest) -> str | None:
     if request.sizes["activation"] not in ACTIVATIONS:
         return f"has no activation {request.sizes['activation']}"
-    return _refuse_dtype(request)
-
-
-def accept_sigmoid_gate(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_grouped_rmsnorm(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_scaled_silu(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_stream_read(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_stream_add(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
-
-
-def accept_signed_sqrt_gate(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return accept_dtype(request)
 
 
 def accept_ngram_rows(request: KernelRequest) -> str | None:
@@ -82,45 +56,37 @@ def accept_ngram_rows(request: KernelRequest) -> str | None:
 
 
 def accept_rope_kv_append(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_cache(request)
+    return accept_dtype(request) or _refuse_cache(request)
 
 
 def accept_paged_attention(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_cache(request)
+    return accept_dtype(request) or _refuse_cache(request)
 
 
 def accept_key_append(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_cache(request, MAX_LATENT_DIM)
-
-
-def accept_head_projection(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return accept_dtype(request) or _refuse_cache(request, MAX_LATENT_DIM)
 
 
 def accept_mean_index_append(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_index(request)
+    return accept_dtype(request) or _refuse_index(request)
 
 
 def accept_softmax_index_append(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_index(request)
+    return accept_dtype(request) or _refuse_index(request)
 
 
 def accept_index_select(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_index(request)
+    return accept_dtype(request) or _refuse_index(request)
 
 
 def accept_selected_attention(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_cache(request, MAX_LATENT_DIM)
-
-
-def accept_causal_conv1d(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request)
+    return accept_dtype(request) or _refuse_cache(request, MAX_LATENT_DIM)
 
 
 def accept_gated_delta_rule(request: KernelRequest) -> str | None:
     if request.sizes["key_dim"] > MAX_KEY_DIM:
         return f"has keys of at most {MAX_KEY_DIM}, not {request.sizes['key_dim']}"
-    return _refuse_dtype(request)
+    return accept_dtype(request)
 
 
 def accept_channel_delta_rule(request: KernelRequest) -> str | None:
@@ -130,7 +96,7 @@ def accept_channel_delta_rule(request: KernelRequest) -> str | None:
 def accept_gated_delta_rule_blocks(request: KernelRequest) -> str | None:
     if request.sizes["key_dim"] > MAX_BLOCK_KEY_DIM:
         return f"has keys of at most {MAX_BLOCK_KEY_DIM}, not {request.sizes['key_dim']}"
-    return _refuse_dtype(request)
+    return accept_dtype(request)
 
 
 def accept_moe_route(request: KernelRequest) -> str | None:
@@ -139,24 +105,24 @@ def accept_moe_route(request: KernelRequest) -> str | None:
         return f"has no scores by {scoring}"
     if scoring == "softmax" and scale != 1.0:
         return f"does not scale shares of a softmax by {scale}"
-    return _refuse_dtype(request)
+    return accept_dtype(request)
 
 
 def accept_sinkhorn_read(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_streams(request)
+    return accept_dtype(request) or _refuse_streams(request)
 
 
 def accept_sinkhorn_write(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_streams(request)
+    return accept_dtype(request) or _refuse_streams(request)
 
 
 def accept_stream_mean(request: KernelRequest) -> str | None:
-    return _refuse_dtype(request) or _refuse_streams(request)
+    return accept_dtype(request) or _refuse_streams(request)
 
 
 def accept_moe_mlp(request: KernelRequest) -> str | None:
     banks = map(_refuse_bank, request.weights)
-    return _refuse_dtype(request) or next(filter(None, banks), None) or _refuse_experts(request)
+    return accept_dtype(request) or next(filter(None, banks), None) or _refuse_experts(request)
 
 
 def accept_shared_moe_mlp(request: KernelRequest) -> str | None:
@@ -164,12 +130,6 @@ def accept_shared_moe_mlp(request: KernelRequest) -> str | None:
     refused = accept_moe_mlp(evolve(request, weights=request.weights[:2]))
     return (refused or next(filter(None, map(_refuse_bank, common)), None)
             or _refuse_halves(evolve(request, weights=common[:1])))
-
-
-def _refuse_dtype(request: KernelRequest) -> str | None:
-    if request.dtype != "bfloat16":
-        return f"computes in bfloat16, not in {request.dtype}"
-    return None
 
 
 def _refuse_streams(request: KernelRequest) -> str | None:

@@ -49,6 +49,13 @@ FRAGMENTED = (
 """Formats whose products read fragments."""
 
 
+_PLAIN = {
+    "causal_conv1d", "embedding", "grouped_rmsnorm", "head_projection", "rmsnorm", "scaled_silu",
+    "sigmoid_gate", "signed_sqrt_gate", "stream_add", "stream_read",
+}
+"""Ops whose kernels ask for nothing but a dtype of activations."""
+
+
 @hookimpl
 def ninfer_weight_layouts() -> list[LayoutSpec]:
     layout = "ninfer_triton_kernels.layouts:FragmentsLayout"
@@ -91,7 +98,7 @@ def _spec(op: str, module: str) -> KernelSpec:
         op=op,
         name=f"triton.{op}",
         factory=f"ninfer_triton_kernels.bindings.{module}:bind_{op}",
-        accepts=f"ninfer_triton_kernels.accepts:accept_{op}",
+        accepts=f"ninfer_triton_kernels.accepts:accept_{'dtype' if op in _PLAIN else op}",
         devices=("cuda",),
         capability=CAPABILITIES,
         graph_safe=True,
