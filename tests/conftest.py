@@ -39,13 +39,16 @@ SKELETONS = {
 
 @pytest.fixture(autouse=True)
 def end_of_process():
-    """A command sets log levels and keeps plugins for its process; here they end with the test."""
+    """A command sets up the log and keeps plugins for its process; here they end with the test."""
     loggers = [logging.getLogger(), logging.getLogger("ninfer_core")]
     levels = [logger.level for logger in loggers]
     command_plugins._load.cache_clear()
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+    root = loggers[0]
+    for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
+        root.removeHandler(handler)  # its stream ends with the test; pytest's are of other types
 
 
 @pytest.fixture(scope="session")
