@@ -19,6 +19,10 @@ FOLDERS  = $(patsubst %/pyproject.toml,-e ./%,$(1))
 EDITABLE := -e '.[dev]' $(call FOLDERS,$(CHILDREN))
 TOO_OLD  := Python 3.11 or later is needed; choose one, for example: make PYTHON=python3.12
 
+# A file of tests is one process's; a core each, which torch's own threads would fight over.
+WORKERS ?= logical
+PYTEST   = OMP_NUM_THREADS=1 $(1)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
+
 # Optional distributions are installed over the others, and seen only from there.
 OVER  := $(VENV)/optional
 .PHONY: run test test-optional lint types check setup clean
@@ -27,11 +31,11 @@ run: setup
 	@$(BIN)/ninfer --prompt "$(PROMPT)"
 
 test: setup
-	@$(BIN)/python -m pytest
+	@$(call PYTEST,$(BIN))
 
 # The tests of what optional distributions have or change.
 test-optional: $(OVER)/.complete
-	@$(OVER)/bin/python -m pytest tests/plugins/constraints tests/plugins/xgrammar
+	@$(call PYTEST,$(OVER)/bin) tests/plugins/constraints tests/plugins/xgrammar
 
 lint: setup
 	@$(BIN)/ruff check .
