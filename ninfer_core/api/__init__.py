@@ -39,6 +39,7 @@ from ninfer_core.api.frontend import (
 )
 from ninfer_core.api.lazy import LazyRef
 from ninfer_core.api.markers import hookimpl, hookspec
+from ninfer_core.api.ops import KernelRequest, KernelSpec, OpContract, WeightInfo
 from ninfer_core.api.protocols import (
     BuildContext,
     Converter,
@@ -70,8 +71,6 @@ from ninfer_core.api.specs import (
     EmbeddedModel,
     FormatSpec,
     HardwareProfileSpec,
-    KernelRequest,
-    KernelSpec,
     KernelWork,
     KVCodecSpec,
     LayoutSpec,
@@ -88,7 +87,6 @@ from ninfer_core.api.specs import (
     StatePlane,
     StateSpec,
     StateTierSpec,
-    WeightInfo,
 )
 from ninfer_core.api.speculation import (
     Advance,
@@ -116,13 +114,12 @@ __all__ = [
     "HardwareProfile", "HardwareProfileSpec", "ImportPlan", "ImportedParameter", "KVCodec",
     "KVCodecSpec", "KernelRequest", "KernelSpec", "KernelWork", "LayoutSpec", "LazyRef",
     "MachineFigures", "Model", "ModelCard", "ModelDescription", "ModelPack", "ModelPackSpec",
-    "NInferError",
-    "NewConstraint", "NextTokenPredictor", "OutputParser", "OutputPart", "PagedStateSpec",
-    "ParameterSpec", "PlaneInfo", "PluginError", "PredictingModel", "PreparedPrompt", "Progress",
-    "PromptOptions", "ProtocolSpec", "QueueTimeoutError", "ReasoningEffort", "ReasoningTokens",
-    "RequestError", "SamplingParams", "Scope", "SlotStateSpec", "SourceTensor", "Speculator",
-    "SpeculatorContext", "SpeculatorSpec", "StatePlane", "StateSpec", "StateTier",
-    "StateTierContext", "StateTierSpec", "StorageChoice", "StorageLayout", "StoredState", "Tier",
-    "TokenConstraint", "Tokenizer", "ToolCall", "UnsupportedError", "WeightInfo", "hookimpl",
-    "hookspec", "is_scope",
+    "NInferError", "NewConstraint", "NextTokenPredictor", "OpContract", "OutputParser",
+    "OutputPart", "PagedStateSpec", "ParameterSpec", "PlaneInfo", "PluginError", "PredictingModel",
+    "PreparedPrompt", "Progress", "PromptOptions", "ProtocolSpec", "QueueTimeoutError",
+    "ReasoningEffort", "ReasoningTokens", "RequestError", "SamplingParams", "Scope",
+    "SlotStateSpec", "SourceTensor", "Speculator", "SpeculatorContext", "SpeculatorSpec",
+    "StatePlane", "StateSpec", "StateTier", "StateTierContext", "StateTierSpec", "StorageChoice",
+    "StorageLayout", "StoredState", "Tier", "TokenConstraint", "Tokenizer", "ToolCall",
+    "UnsupportedError", "WeightInfo", "hookimpl", "hookspec", "is_scope",
 ]

@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ninfer_core.api.markers import hookspec
+from ninfer_core.api.ops import KernelSpec, OpContract
 from ninfer_core.api.specs import (
     CommandSpec,
     ConstraintSpec,
     ConverterSpec,
     FormatSpec,
     HardwareProfileSpec,
-    KernelSpec,
     KVCodecSpec,
     LayoutSpec,
     ModelPackSpec,
@@ -57,6 +57,16 @@ def ninfer_hardware_profiles() -> Iterable[HardwareProfileSpec]:  # type: ignore
     highest scores are an error that ``--profile NAME`` settles. With ``--profile NAME`` only the
     distribution whose entry point has that name is imported. Kernels registered by the
     distribution of an unselected profile are not used.
+    """
+
+
+@hookspec
+def ninfer_op_contracts() -> Iterable[OpContract]:  # type: ignore[empty-body]
+    """Ops that kernels can be written for: what a model is bound by is checked against them.
+
+    Give `OpContract.reference_kernel` of each that is not fused to ``ninfer_kernels``, so that
+    models of that op run everywhere. Whether an op has a contract is the pack's and its kernels'
+    affair: one without is bound with the constants as they are given.
     """
 
 

@@ -254,12 +254,14 @@ class ModelPack(Protocol):
 
     def operations(self, config: Any) -> Mapping[str, Any]:
         """Sizes for predictions: ``vocab_size``, ``max_context``, ``attention_flops_per_token``
-        (per token of context), ``launches_per_step``; of a mixture of experts also ``num_experts``
+        (per token of context), ``attention_width`` (query heads times their size, of layers that
+        attend to all of it), ``launches_per_step``; of a mixture of experts also ``num_experts``
         and ``experts_per_token`` (its routed experts are the parameters with ``/experts/{e}/`` in
         their names); with a predictor, whose paged states are named ``{component}_...``, also
         ``launches_per_draft``, of one step of it. Where attention selects: of the paged states
         named in ``selected_states`` it reads at most ``selected_tokens``, each with
-        ``selected_flops_per_token``. ``gathered_rows``: names of tables to rows that a token takes
+        ``selected_flops_per_token``; ``index_block`` tokens share a key that it selects by.
+        ``gathered_rows``: names of tables to rows that a token takes
         of them, if more than one. For machines that share a step: ``replicated``, patterns of
         names of parameters and states that each holds whole, and ``exchanges_per_step`` sums of
         ``exchange_width`` numbers a token."""

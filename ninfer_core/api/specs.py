@@ -15,7 +15,7 @@ from attrs.validators import and_, ge, in_, instance_of, matches_re, optional
 from ninfer_core.api.errors import RequestError
 from ninfer_core.api.lazy import LazyRef, to_lazy, to_optional_lazy
 
-_NAME = and_(instance_of(str), matches_re(r"[a-z0-9][a-z0-9_.-]*"))
+NAME = and_(instance_of(str), matches_re(r"[a-z0-9][a-z0-9_.-]*"))
 
 
 @frozen
@@ -62,7 +62,7 @@ class EmbeddedModel:
     :ivar components: that its artifact has.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     locate: LazyRef = field(converter=to_lazy)
     requirement: str
     sha256: str = field(validator=matches_re(r"[0-9a-f]{64}"))
@@ -80,7 +80,7 @@ class ModelCard:
         and the recipe.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     outline: LazyRef = field(converter=to_lazy)
 
 
@@ -96,7 +96,7 @@ class ModelPackSpec:
     :ivar recipes: package whose ``*.toml`` files are conversion recipes by name, or "".
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     pack: LazyRef = field(converter=to_lazy)
     claim: LazyRef = field(converter=to_lazy)
     embedded: tuple[EmbeddedModel, ...] = ()
@@ -127,7 +127,7 @@ class HardwareProfileSpec:
         hardware, because ``ninfer plan`` predicts for absent cards.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     detect: LazyRef = field(converter=to_lazy)
     profile: LazyRef = field(converter=to_lazy)
 
@@ -163,7 +163,7 @@ class FormatSpec:
     :ivar structure: see :class:`AffineGroup`; None for direct and irregular formats.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     codec: LazyRef = field(converter=to_lazy)
     bits_per_weight: float
     structure: AffineGroup | None = None
@@ -179,7 +179,7 @@ class LayoutSpec:
     :ivar alignment: byte alignment of an object in the payload.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     formats: tuple[str, ...]
     layout: LazyRef = field(converter=to_lazy)
     alignment: int = 256
@@ -192,84 +192,8 @@ class KVCodecSpec:
     :ivar codec: zero-argument factory of a :class:`~ninfer_core.api.protocols.KVCodec`.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     codec: LazyRef = field(converter=to_lazy)
-
-
-@frozen
-class WeightInfo:
-    """Static facts of a weight, known without loading it.
-
-    :ivar shape: logical shape, ``(N, K)`` = (out, in) for matrices.
-    """
-
-    shape: tuple[int, ...]
-    format: FormatSpec
-    layout: str
-
-
-@frozen
-class KernelRequest:
-    """The static key an op is bound by. Equal requests give the same kernel.
-
-    :ivar op: name of an op contract.
-    :ivar device: ``cpu`` or ``cuda``.
-    :ivar capability: compute capability as ``major * 10 + minor``; 0 on a CPU.
-    :ivar dtype: torch name of the activation type.
-    :ivar weights: facts of the op's weight constants, in the contract's order.
-    :ivar kv_codec: name of the KV codec for ops on paged state, else "".
-    :ivar max_tokens: most rows one call will bring.
-    :ivar sizes: further static sizes by the contract's names (``num_heads``, ``head_dim`` ...).
-    :ivar batch_invariant: only kernels that are batch-invariant may be chosen.
-    """
-
-    op: str
-    device: str
-    dtype: str
-    capability: int = 0
-    weights: tuple[WeightInfo, ...] = ()
-    kv_codec: str = ""
-    max_tokens: int = 1
-    sizes: Mapping[str, Any] = field(factory=dict)
-    batch_invariant: bool = False
-
-
-@frozen
-class KernelSpec:
-    """One implementation of an op.
-
-    :ivar op: name of the op contract it implements.
-    :ivar name: unique, e.g. ``cpu.linear``.
-    :ivar factory: ``(KernelRequest, **constants) -> callable``; called once per bound op, with the
-        contract's constants (weights, state planes, tables); returns the contract's callable.
-    :ivar accepts: ``(KernelRequest) -> str | None``: None to accept, else the reason for refusal;
-        called after the declarative filters below have passed.
-    :ivar priority: higher wins among those that accept; equal priorities are an error.
-        The reference implementations of the core have priority -100.
-    :ivar devices: device types it runs on.
-    :ivar formats: weight formats it takes by name; empty means any (``accepts`` decides).
-    :ivar capability: inclusive range of compute capabilities; None for CPU kernels.
-    :ivar graph_safe: whether it may run inside a captured graph.
-    :ivar batch_invariant: a row gets the same bits whatever else is in the call.
-    :ivar tolerance: name of the conformance kit's tolerance that it is held to.
-    :ivar source: where the method comes from (paper section, repository) or ``own``.
-    :ivar facts: ``(KernelRequest) -> str | None``: what is known of its code on the request's card,
-        for ``ninfer plan``; must work where the card is absent.
-    """
-
-    op: str
-    name: str = field(validator=_NAME)
-    factory: LazyRef = field(converter=to_lazy)
-    accepts: LazyRef | None = field(default=None, converter=to_optional_lazy)
-    priority: int = 0
-    devices: tuple[str, ...] = ("cpu",)
-    formats: tuple[str, ...] = ()
-    capability: tuple[int, int] | None = None
-    graph_safe: bool = False
-    batch_invariant: bool = False
-    tolerance: str = "fp32"
-    source: str = "own"
-    facts: LazyRef | None = field(default=None, converter=to_optional_lazy)
 
 
 @frozen
@@ -282,7 +206,7 @@ class SpeculatorSpec:
     :ivar max_drafts: most drafts of a round that it can be asked for.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     speculator: LazyRef = field(converter=to_lazy)
     component: str = ""
     max_drafts: int = field(default=15, validator=[instance_of(int), ge(1)])
@@ -299,7 +223,7 @@ class ConverterSpec:
         checkpoint, of which headers are enough; None if it cannot.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     convert: LazyRef = field(converter=to_lazy)
     outline: LazyRef | None = field(default=None, converter=to_optional_lazy)
     survey: LazyRef | None = field(default=None, converter=to_optional_lazy)
@@ -315,7 +239,7 @@ class CommandSpec:
         torch. Options that choose plugins and the log level are there already.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     summary: str
     run: LazyRef = field(converter=to_lazy)
     options: LazyRef | None = field(default=None, converter=to_optional_lazy)
@@ -328,7 +252,7 @@ class ConstraintSpec:
     :ivar compiler: factory ``(ConstraintContext) -> ConstraintCompiler``.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     compiler: LazyRef = field(converter=to_lazy)
 
 
@@ -340,7 +264,7 @@ class StateTierSpec:
         of no use.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     tier: LazyRef = field(converter=to_lazy)
 
 
@@ -352,7 +276,7 @@ class ProtocolSpec:
         the service is what docs/serving.md describes.
     """
 
-    name: str = field(validator=_NAME)
+    name: str = field(validator=NAME)
     routes: LazyRef = field(converter=to_lazy)
 
 
@@ -438,7 +362,10 @@ class KernelWork:
 
     :ivar matrix: rows and columns of the largest stored matrix, heads and experts left out.
     :ivar max_tokens: of a step. :ivar decode_tokens: of a step of all sequences.
-    :ivar max_context: tokens of a sequence. :ivar attention_width: heads times their size.
+    :ivar max_context: tokens of a sequence.
+    :ivar attention_width: query heads times their size, of layers that attend to all of it.
+    :ivar index_block: tokens that share an index key, where attention selects; else 0.
+    :ivar pair_width: numbers that all experts of a token give; 0 without experts.
     """
 
     matrix: tuple[int, int]
@@ -446,6 +373,8 @@ class KernelWork:
     decode_tokens: int
     max_context: int
     attention_width: int
+    index_block: int = 0
+    pair_width: int = 0
 
 
 @frozen

@@ -99,6 +99,8 @@ class SpeculatorContext:
     :ivar model: the built model; a `PredictingModel` if the spec names a component.
     :ivar max_sequences: that decode at once. :ivar max_tokens: of a step.
     :ivar max_context: tokens of a sequence. :ivar device: of the model's tensors.
+    :ivar judge: the :class:`~ninfer_core.sampling.verify.Judge` that draws the model's own tokens;
+        the reference if None.
     """
 
     draft_tokens: int
@@ -108,3 +110,4 @@ class SpeculatorContext:
     max_tokens: int
     max_context: int
     device: Any
+    judge: Any = None

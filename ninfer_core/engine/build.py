@@ -13,7 +13,6 @@ from ninfer_core.api import HardwareProfile, KernelRequest, Model, ModelPack, Pl
 from ninfer_core.artifact.store import WeightStore
 from ninfer_core.artifact.weight import Weight
 from ninfer_core.ops.binder import Binder
-from ninfer_core.ops.contracts import CONTRACTS
 from ninfer_core.state.store import StateStore
 from ninfer_core.state.views import PagedPlanes
 
@@ -40,8 +39,10 @@ class Build:
         self, op: str, *, sizes: Mapping[str, Any] | None = None, **constants: Any
     ) -> Callable[..., Any]:
         """The kernel of an op; raises as `Binder.bind` does."""
-        names = CONTRACTS[op].weights if op in CONTRACTS else sorted(constants)
-        weights = [constants.get(name) for name in names]
+        contract = self._binder.contracts.get(op)
+        names = contract.weights if contract else sorted(constants)
+        given = [constants.get(name) for name in names]
+        weights = [each for one in given for each in (one if isinstance(one, tuple) else (one,))]
         codecs = [each.codec_name for each in constants.values() if isinstance(each, PagedPlanes)]
         request = KernelRequest(
             op=op, device=self._binder.device, capability=self._binder.capability,

@@ -12,10 +12,10 @@ from ninfer_core.api import (
     ConfigError,
     KernelRequest,
     KernelSpec,
+    OpContract,
     PluginError,
     UnsupportedError,
 )
-from ninfer_core.ops.contracts import CONTRACTS
 
 
 class RegisteredKernel(Protocol):
@@ -41,6 +41,7 @@ class Binder:
     """Chooses and builds kernels.
 
     :param kernels: all registered kernels by name.
+    :ivar contracts: of ops by name.
     :ivar device, capability: of the machine, for those who make requests.
     :param overrides: op -> name of the only kernel that may serve it.
     :ivar choices: one for each different request so far.
@@ -48,10 +49,10 @@ class Binder:
     """
 
     def __init__(
-        self, kernels: Mapping[str, RegisteredKernel], *, device: str, capability: int = 0,
-        overrides: Mapping[str, str] | None = None,
+        self, kernels: Mapping[str, RegisteredKernel], contracts: Mapping[str, OpContract], *,
+        device: str, capability: int = 0, overrides: Mapping[str, str] | None = None,
     ) -> None:
-        self.device, self.capability = device, capability
+        self.contracts, self.device, self.capability = contracts, device, capability
         self.choices: list[KernelChoice] = []
         self._kernels, self._overrides = kernels, dict(overrides or {})
         for op, name in self._overrides.items():
@@ -85,7 +86,7 @@ class Binder:
 
         :raises PluginError: if the constants are not the contract's, or the factory breaks.
         """
-        contract = CONTRACTS.get(request.op)
+        contract = self.contracts.get(request.op)
         if contract and set(contract.constants) != set(constants):
             raise PluginError(
                 f"op {request.op!r} is bound with the constants {sorted(constants)}",

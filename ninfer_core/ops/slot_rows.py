@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ninfer_core.api import KernelRequest, PluginError
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import SlotPlanes
 
@@ -49,3 +50,15 @@ def extend_window(planes: SlotPlanes, row: SlotRow, new: Tensor) -> Tensor:
     else:
         record[: len(new)] = new
     return columns
+
+
+def require_tail(request: KernelRequest, tail: SlotPlanes) -> None:
+    """Raise `PluginError` if rejected tokens could overwrite columns of an open block."""
+    block, size = request.sizes["block"], tail.committed.shape[1]
+    needed = block - 1 + tail.record.shape[1]
+    if size < needed or size % block:
+        raise PluginError(
+            "a tail of index keys has the wrong size", where=f"op {request.op}",
+            why=f"{size} columns; blocks of {block} and steps of"
+            f" {tail.record.shape[1]} uncertain tokens need {needed}",
+        )

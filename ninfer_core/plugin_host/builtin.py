@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ninfer_core import api
+from ninfer_core import api, ops
 from ninfer_core.api import (
     AffineGroup,
     CommandSpec,
@@ -12,10 +12,12 @@ from ninfer_core.api import (
     KernelSpec,
     KVCodecSpec,
     LayoutSpec,
+    OpContract,
 )
-from ninfer_core.ops.contracts import CONTRACTS
+from ninfer_core.ops.contracts import contracts_in
 
 NINFER_API = (api.API_VERSION.major, api.API_VERSION.minor)
+_CONTRACTS = contracts_in(ops)
 _FORMATS, _LAYOUTS = "ninfer_core.artifact.formats", "ninfer_core.artifact.layouts"
 _DIRECT = {"bf16": 16, "fp32": 32, "int32": 32}
 _GROUPED = {
@@ -62,15 +64,13 @@ def ninfer_kv_codecs() -> list[KVCodecSpec]:
 
 
 @api.hookimpl
+def ninfer_op_contracts() -> list[OpContract]:
+    return _CONTRACTS
+
+
+@api.hookimpl
 def ninfer_kernels() -> list[KernelSpec]:
-    """The references of all ops but fused ones: what runs where nothing better is installed."""
-    return [
-        KernelSpec(
-            name, f"reference.{name}", contract.reference, priority=-100, devices=("cpu", "cuda"),
-            batch_invariant=True, tolerance="exact",
-        )
-        for name, contract in CONTRACTS.items() if not contract.fused
-    ]
+    return [contract.reference_kernel() for contract in _CONTRACTS if not contract.fused]
 
 
 @api.hookimpl

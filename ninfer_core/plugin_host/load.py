@@ -24,6 +24,7 @@ from ninfer_core.plugin_host.selection import PluginSelection
 HOOKS: Mapping[str, tuple[str, type]] = {
     "packs": ("ninfer_model_packs", api.ModelPackSpec),
     "profiles": ("ninfer_hardware_profiles", api.HardwareProfileSpec),
+    "ops": ("ninfer_op_contracts", api.OpContract),
     "kernels": ("ninfer_kernels", api.KernelSpec),
     "formats": ("ninfer_weight_formats", api.FormatSpec),
     "layouts": ("ninfer_weight_layouts", api.LayoutSpec),

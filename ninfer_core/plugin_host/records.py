@@ -71,6 +71,7 @@ class Registry:
 
     packs: Mapping[str, Registered[api.ModelPackSpec]]
     profiles: Mapping[str, Registered[api.HardwareProfileSpec]]
+    ops: Mapping[str, Registered[api.OpContract]]
     kernels: Mapping[str, Registered[api.KernelSpec]]
     formats: Mapping[str, Registered[api.FormatSpec]]
     layouts: Mapping[str, Registered[api.LayoutSpec]]
@@ -81,6 +82,10 @@ class Registry:
     constraints: Mapping[str, Registered[api.ConstraintSpec]]
     state_tiers: Mapping[str, Registered[api.StateTierSpec]]
     protocols: Mapping[str, Registered[api.ProtocolSpec]]
+
+    @property
+    def contracts(self) -> Mapping[str, api.OpContract]:
+        return {name: registered.spec for name, registered in self.ops.items()}
 
 
 @define(eq=False)

@@ -32,7 +32,7 @@ MAX_CONTEXT = 512
 DISTRIBUTIONS = (
     "ninfer_convert", "ninfer_pack_smollm2", "ninfer_pack_qwen_dense", "ninfer_pack_qwen_moe",
     "ninfer_pack_glm",
-    "ninfer_pack_flash_next", "ninfer_profile_cpu", "ninfer_drafting",
+    "ninfer_pack_flash_next", "ninfer_ops", "ninfer_profile_cpu", "ninfer_drafting",
 )
 
 
@@ -46,7 +46,7 @@ def plugins() -> PluginReport:
 def doctor(monkeypatch, capsys) -> Callable[[str, Path], tuple[int, str, str]]:
     """``(pack, folder) -> (exit code, stdout, stderr)`` of a checkpoint on a Hopper."""
     monkeypatch.setenv("NINFER_PLUGINS", "")
-    names = ("convert", "profile_hopper", "drafting", "workbench")
+    names = ("convert", "profile_hopper", "drafting", "workbench", "ops")
 
     def run(pack, folder):
         modules = [f"ninfer_{name}.plugin" for name in (f"pack_{pack}", *names)]
@@ -138,7 +138,8 @@ def build_reader(
             if profile or name.startswith("reference.")
         }
         model = build_model(
-            pack, config, weights=weights, store=store, binder=Binder(kernels, device="cpu"),
+            pack, config, weights=weights, store=store,
+            binder=Binder(kernels, registry.contracts, device="cpu"),
             profile=SimpleNamespace(device="cpu", compute_dtype="float32"),
             max_context=MAX_CONTEXT, **sizes,
         )

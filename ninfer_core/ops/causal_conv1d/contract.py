@@ -18,8 +18,7 @@ steps.
 Numerics: the sum in FP32, taps in ascending order; SiLU in FP32.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="causal_conv1d",

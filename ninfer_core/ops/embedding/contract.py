@@ -7,8 +7,7 @@ dtype. ``out[t] = dequantize(weight)[ids[t]]``, exact before the cast to the com
 gathered rows are read.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="embedding",

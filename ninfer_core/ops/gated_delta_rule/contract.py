@@ -30,8 +30,7 @@ heads as value heads (H). What differs: record ``[slots, rows, H Dk + H Dv + H D
 ``f`` ``[T, H Dk]``: ``g = lower_bound sigmoid(exp(a_log) (f + dt_bias))``, ``S <- diag(e^g) S``.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="gated_delta_rule",

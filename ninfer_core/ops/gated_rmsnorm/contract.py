@@ -8,8 +8,7 @@ Call: ``(x, gate, out) -> out``; all ``[T, H D]`` of the compute dtype, rows con
 free; ``out`` may be ``x``. FP32 until the one rounding at the end.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="gated_rmsnorm",

@@ -7,15 +7,11 @@ Call: ``(x, out, residual=None) -> out``; ``x`` ``[T, K]`` and ``out`` ``[T, N]`
 dtype (``out`` may be fp32, for logits and routers), rows contiguous, row stride free; ``residual``
 ``[T, N]``, added last, may be ``out`` itself; ``x`` may not overlap ``out``. 0 < T <= max_tokens.
 
-A kernel may offer ``among(*, leads, follows)``: itself for calls that another product of the same
-``x`` comes right after, or came right before, with nothing in between; these may overlap.
-
 Numerics: the sum over K is taken in FP32 or better. A batch-invariant kernel gives a row the same
 bits for every T.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="linear",

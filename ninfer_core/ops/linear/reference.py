@@ -1,6 +1,6 @@
-"""``linear`` in FP32, row by row."""
+"""``linear`` and ``linear_group`` in FP32, row by row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -37,3 +37,24 @@ def bind(request: KernelRequest, weight: Weight, bias: Tensor | None) -> Callabl
         return out
 
     return linear
+
+
+def bind_group(
+    request: KernelRequest, weights: Sequence[Weight], biases: Sequence[Tensor | None]
+) -> Callable[..., Tensor]:
+    products = [bind(request, *each) for each in zip(weights, biases, strict=True)]
+    return side_by_side(products, [weight.info.shape[0] for weight in weights])
+
+
+def side_by_side(
+    products: Sequence[Callable[..., Tensor]], widths: Sequence[int]
+) -> Callable[..., Tensor]:
+    """Products of one input as one, each into columns of its own."""
+
+    def product(x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
+        rest = [None] * len(products) if residual is None else residual.split(widths, dim=1)
+        for each, columns, added in zip(products, out.split(widths, dim=1), rest, strict=True):
+            each(x, columns, added)
+        return out
+
+    return product

@@ -15,8 +15,7 @@ Numerics: as ``swiglu`` and ``linear``; the sum over experts in FP32. A batch-in
 a row the same bits whatever the others choose.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="moe_mlp",

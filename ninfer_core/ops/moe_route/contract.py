@@ -13,8 +13,7 @@ scores divided by the sum of these + 1e-20, times ``scale``. Whatever the logits
 ids of a token are k different experts.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="moe_route",

@@ -13,8 +13,7 @@ Numerics: softmax in FP32, KV decoded to FP32. A batch-invariant kernel visits K
 multiples of the page size, so that neither chunking nor company changes a row's bits.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="paged_attention",

@@ -6,8 +6,7 @@ Call: ``(x, out) -> out``; both ``[T, H]`` of the compute dtype, rows contiguous
 ``out`` may be ``x``. Mean and scaling in FP32.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="rmsnorm",

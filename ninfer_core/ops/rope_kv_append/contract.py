@@ -23,8 +23,7 @@ head, rows contiguous, row stride free. For each token t with position p:
 Effects: writes ``q`` and, in the pages, exactly the rows of the batch's tokens; may write ``k``.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="rope_kv_append",

@@ -12,8 +12,7 @@ Numerics: as ``moe_mlp``; products may be rounded to the compute dtype before th
 added.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="shared_moe_mlp",

@@ -4,8 +4,7 @@ Call: ``(x, gate, out) -> out``; ``x``, ``out`` ``[T, W]``, ``gate`` ``[T, W]`` 
 for the row), of the compute dtype, rows contiguous, row stride free; ``out`` may be ``x``. In FP32.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="sigmoid_gate",

@@ -10,8 +10,7 @@ the up projection's to ``-limit .. limit``. Rows contiguous, row stride free; no
 Numerics: as ``linear``; silu and product in FP32.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="swiglu",

@@ -72,7 +72,7 @@ class Lab:
             self.states, subject.report.registry.kv_codecs[kv].spec, num_pages=_NUM_PAGES,
             max_sequences=MAX_ROWS + 1, max_context=MAX_CONTEXT, max_verify_rows=1 + MAX_DRAFTS,
         )
-        self.binder = Binder(kernels, device="cpu")
+        self.binder = Binder(kernels, subject.report.registry.contracts, device="cpu")
         self.model: Any = build_model(
             pack, config, weights=weights, binder=self.binder, store=self.store, profile=_MACHINE,
             max_tokens=MAX_TOKENS, max_logits=MAX_TOKENS, max_context=MAX_CONTEXT,
@@ -212,9 +212,13 @@ def lab(subject: Subject, variant: str) -> Lab:
 
 
 def reference_kernels(subject: Subject) -> Kernels:
-    """Those of the core, and those that the subject brings itself."""
-    origins, kernels = ("ninfer-core", subject.record.distribution), subject.report.registry.kernels
-    return {name: each for name, each in kernels.items() if each.provenance.distribution in origins}
+    """Those of the ops, and those that the subject brings itself."""
+    registry, own = subject.report.registry, subject.record.distribution
+    references = {each.reference_kernel().name for each in registry.contracts.values()}
+    return {
+        name: each for name, each in registry.kernels.items()
+        if name in references or each.provenance.distribution == own
+    }
 
 
 def profile_kernels(subject: Subject) -> Kernels:

@@ -15,6 +15,7 @@ from ninfer_core.cli.plugins import find_plugins
 from ninfer_core.config import EnginePlan, resolve
 from ninfer_core.config.model import blame
 from ninfer_core.engine.build import build_model
+from ninfer_core.engine.load import bind_judge
 from ninfer_core.ops.binder import Binder, KernelChoice
 from ninfer_core.state.store import StateStore
 
@@ -60,8 +61,8 @@ def dry_build(plan: EnginePlan) -> Iterable[KernelChoice]:
         max_context=max_context, max_verify_rows=plan.max_verify_rows, device="meta",
     )
     binder = _ChoosingBinder(
-        plan.kernels, device=hardware.device, capability=hardware.capability,
-        overrides=config.kernels,
+        plan.kernels, plan.registry.contracts, device=hardware.device,
+        capability=hardware.capability, overrides=config.kernels,
     )
     nowhere: Any = SimpleNamespace(device="meta", compute_dtype=hardware.compute_dtype)
     with blame(plan.pack.provenance):
@@ -70,6 +71,7 @@ def dry_build(plan: EnginePlan) -> Iterable[KernelChoice]:
             profile=nowhere, max_tokens=plan.max_tokens, max_context=max_context,
             max_logits=plan.max_logits,
         )
+    bind_judge(binder, plan.operations["vocab_size"])
     return binder.choices
 
 

@@ -14,7 +14,7 @@ START, POOL, DRAFTS = 80, 4, 3
 
 @pytest.fixture(scope="module", params=["reference", "profile"])
 def tiny(request) -> Lab:
-    modules = ("ninfer_pack_glm.plugin", "ninfer_profile_cpu.plugin")
+    modules = ("ninfer_pack_glm.plugin", "ninfer_ops.plugin", "ninfer_profile_cpu.plugin")
     report = load_plugins(PluginSelection(modules=modules, names=()))
     return lab(find_subject(report, "glm"), request.param)
 

@@ -49,9 +49,10 @@ def fakes(tmp_path, monkeypatch) -> Fakes:
     pack = ModelPackSpec("fake", "fake_parts:Pack", "fake_parts:Pack", (model,))
     converter = ConverterSpec("convert", "fake_parts:convert")
     registry = Registry(
-        packs={"fake": Registered(pack, origin)}, profiles={}, kernels={}, formats={}, layouts={},
-        kv_codecs={}, speculators={}, commands={}, constraints={}, state_tiers={}, protocols={},
+        packs={"fake": Registered(pack, origin)},
         converters={"convert": Registered(converter, origin)},
+        profiles={}, ops={}, kernels={}, formats={}, layouts={}, kv_codecs={}, speculators={},
+        commands={}, constraints={}, state_tiers={}, protocols={},
     )
     source.write_bytes(CONTENT)
     return Fakes(registry, calls, source)

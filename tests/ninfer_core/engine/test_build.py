@@ -16,6 +16,7 @@ from ninfer_core.api import (
 from ninfer_core.artifact.weight import Weight
 from ninfer_core.engine.build import build_model
 from ninfer_core.state.store import StateStore
+from ninfer_fixtures.contracts import CONTRACTS
 
 BF16 = FormatSpec("bf16", "ninfer_core.artifact.formats.direct:Bf16", 16)
 
@@ -23,7 +24,7 @@ BF16 = FormatSpec("bf16", "ninfer_core.artifact.formats.direct:Bf16", 16)
 class Binder:
     """Keeps what it is asked for."""
 
-    device, capability = "cpu", 0
+    contracts, device, capability = CONTRACTS, "cpu", 0
 
     def bind(self, request, **constants):
         return request, constants
@@ -70,6 +71,13 @@ def test_a_request_says_all_that_is_known_of_an_op(context):
     assert request.weights == (WeightInfo((16, 4), BF16, "contiguous_le_v1"),)
     assert (request.max_tokens, request.kv_codec) == (64, "")
     assert constants == {"weight": weight, "bias": None}
+
+
+def test_a_request_has_the_weights_of_a_tuple(context):
+    weights = context.weight("a", "b"), context.weight("c")
+    request, constants = context.bind("linear_group", weights=weights, biases=(None, None))
+    assert [info.shape for info in request.weights] == [(16, 4), (8, 4)]
+    assert constants == {"weights": weights, "biases": (None, None)}
 
 
 def test_a_request_names_the_codec_of_the_state(context):

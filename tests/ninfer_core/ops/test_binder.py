@@ -17,6 +17,7 @@ from ninfer_core.api import (
     WeightInfo,
 )
 from ninfer_core.ops.binder import Binder
+from ninfer_fixtures.contracts import CONTRACTS
 
 CALLS = []
 
@@ -54,7 +55,7 @@ def kernel(name, **facts):
 
 
 def bind(*kernels, overrides=None):
-    return Binder(dict(kernels), device="cpu", overrides=overrides)
+    return Binder(dict(kernels), CONTRACTS, device="cpu", overrides=overrides)
 
 
 @pytest.fixture(autouse=True)

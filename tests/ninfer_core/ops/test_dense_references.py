@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ninfer_core.artifact.weight import Weight
 from ninfer_core.ops.embedding import reference as embedding
 from ninfer_core.ops.linear import reference as linear
 from ninfer_core.ops.rmsnorm import reference as rmsnorm
@@ -45,6 +46,19 @@ def test_linear_adds_bias_and_residual_last_and_in_place(values, x, make_weight,
     out = product(x, stream, stream)
     assert out is stream
     assert torch.allclose(stream.double(), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_linear_group_has_each_product_in_its_columns(adds, values, x, make_weight, make_request):
+    weights = make_weight(values), make_weight(values[:20], "q8_g32_fp16", "row_split_k128_v1")
+    group = linear.bind_group(make_request("linear_group"), weights, (None, torch.arange(20.0)))
+    rest = torch.randn(33, 68) if adds else None
+    expected = torch.cat([x.double() @ each.dense().double().T for each in weights], dim=1)
+    expected[:, 48:] += torch.arange(20.0)
+    expected += rest.double() if adds else 0
+    out = poisoned(33, 70)
+    assert torch.allclose(group(x, out[:, :68], rest).double(), expected, atol=1e-4)
+    assert out[:, 68:].isnan().all()
 
 
 def test_linear_takes_strided_rows_and_bf16(values, x, make_weight, make_request):
@@ -94,10 +108,32 @@ def test_embedding_gathers_exactly(format, layout, values, make_weight, make_req
     assert half.equal(weight.dense()[ids].bfloat16())
 
 
+def test_embedding_makes_no_more_rows_dense_than_it_gives(
+    values, make_weight, make_request, monkeypatch
+):
+    weight, shapes = make_weight(values, "q4_g64_fp16", "row_split_k128_v1"), []
+    expected, dense = weight.dense(), Weight.dense
+    monkeypatch.setattr(Weight, "dense", lambda w: (shapes.append(w.info.shape), dense(w))[1])
+    gather = embedding.bind(make_request("embedding"), weight)
+    assert gather(torch.tensor([40, 7]), poisoned(2, 160)).equal(expected[[40, 7]])
+    assert shapes == [(1, 160)] * 2
+
+
+def test_embedding_of_rows_in_tiles(make_weight, make_request):
+    codes = torch.randint(0, 16, (128, 64), dtype=torch.uint8)
+    scales = torch.randint(1, 127, (128, 4), dtype=torch.uint8).view(torch.float8_e4m3fn)
+    parts = {"codes": codes, "scales": scales, "divisor": torch.tensor(2.0)}
+    weight = make_weight(parts, "nvfp4", "block_scale_k16_m128x4_v1")
+    gather = embedding.bind(make_request("embedding"), weight)
+    assert gather(torch.tensor([127, 0]), poisoned(2, 64)).equal(weight.dense()[[127, 0]])
+
+
 def test_embedding_refuses_an_id_outside_the_table(values, make_weight, make_request):
     gather = embedding.bind(make_request("embedding"), make_weight(values))
     with pytest.raises(IndexError):
         gather(torch.tensor([48]), poisoned(1, 160))
+    with pytest.raises(IndexError):
+        gather(torch.tensor([-1]), poisoned(1, 160))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 32])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ninfer_core.ops.contracts import CONTRACTS
 from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_core.plugin_host.references import references
 
@@ -23,7 +22,7 @@ def test_every_reference_loads(spec):
 
 def test_every_contract_of_no_fused_op_has_its_reference_as_the_last_resort():
     kernels = {name: registered.spec for name, registered in REGISTRY.kernels.items()}
-    contracts = {name: each for name, each in CONTRACTS.items() if not each.fused}
+    contracts = {name: each for name, each in REGISTRY.contracts.items() if not each.fused}
     assert {spec.op for spec in kernels.values()} == contracts.keys()
     for op, contract in contracts.items():
         reference = kernels.pop(f"reference.{op}")

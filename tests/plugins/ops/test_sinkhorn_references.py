@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.ops.hyper_connection import sinkhorn_reference as sinkhorn
+from ninfer_ops.hyper_connection import sinkhorn_reference as sinkhorn
 
 SIZES = {"iterations": 20, "eps": 1e-6, "norm_eps": 1e-5}
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ninfer_core.api import KernelRequest, PluginError
+from ninfer_core.api import KernelRequest
 from ninfer_core.ops.pages import write_entries
+from ninfer_core.ops.slot_rows import require_tail
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import PagedPlanes, SlotPlanes
 
@@ -17,22 +18,16 @@ class IndexTail:
     """Keeps columns, and writes the index key of each block that a step completes.
 
     :param reduce: columns ``[block, W]`` of a block to its key ``[D]``.
-    :raises PluginError: if rejected tokens could overwrite columns of an open block.
+    :raises PluginError: as `require_tail`.
     """
 
     def __init__(
         self, request: KernelRequest, planes: PagedPlanes, tail: SlotPlanes,
         reduce: Callable[[Tensor], Tensor],
     ) -> None:
+        require_tail(request, tail)
         self._planes, self._columns, self._reduce = planes, tail.committed, reduce
         self._block, self._size = request.sizes["block"], tail.committed.shape[1]
-        needed = self._block - 1 + tail.record.shape[1]
-        if self._size < needed or self._size % self._block:
-            raise PluginError(
-                "a tail of index keys has the wrong size", where=f"op {request.op}",
-                why=f"{self._size} columns; blocks of {self._block} and steps of"
-                f" {tail.record.shape[1]} uncertain tokens need {needed}",
-            )
 
     def append(self, columns: Tensor, batch: StepBatch) -> None:
         """Take the columns ``[T, W]`` of a step, token by token."""

@@ -24,10 +24,9 @@ All of the compute dtype, rows contiguous, row stride free; nothing else overlap
 better until the one rounding at the end.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
-_REFERENCE = "ninfer_core.ops.hyper_connection.gated_reference"
+_REFERENCE = "ninfer_ops.hyper_connection.gated_reference"
 
 GROUPED_RMSNORM = OpContract(
     name="grouped_rmsnorm",

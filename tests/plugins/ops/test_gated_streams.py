@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from ninfer_core.ops.contracts import CONTRACTS
+from ninfer_fixtures.contracts import CONTRACTS
 
 S, H, T = 4, 10, 3
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.ops.index_keys.tails import IndexTail
 from ninfer_core.ops.rmsnorm import reference as rmsnorm
 from ninfer_core.ops.rope_kv_append.reference import prepare, rotate, turns_at
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import PagedPlanes, SlotPlanes
+from ninfer_ops.index_keys.tails import IndexTail
 
 Append = Callable[[Tensor, Tensor, StepBatch], None]
 

@@ -25,10 +25,9 @@ Rows are contiguous, row stride free; activations are of the compute dtype; noth
 sums are taken in FP32 or better.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
-_REFERENCE = "ninfer_core.ops.hyper_connection.sinkhorn_reference"
+_REFERENCE = "ninfer_ops.hyper_connection.sinkhorn_reference"
 
 SINKHORN_READ = OpContract(
     name="sinkhorn_read",

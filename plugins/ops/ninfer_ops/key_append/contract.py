@@ -8,13 +8,12 @@ token's key is encoded by the cache's codec and written to page
 ``page_table[token_row[t], p // 64]``, row ``p % 64``, where p is its position; nothing else is.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="key_append",
     constants=("planes",),
     weights=(),
     sizes=("num_kv_heads", "head_dim"),
-    reference=LazyRef("ninfer_core.ops.key_append.reference:bind"),
+    reference=LazyRef("ninfer_ops.key_append.reference:bind"),
 )

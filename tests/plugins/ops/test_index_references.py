@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer_core.api import KernelRequest, KVCodecSpec, PagedStateSpec, PluginError, StatePlane
-from ninfer_core.ops.head_projection import reference as head_projection
-from ninfer_core.ops.index_keys import reference as index_keys
-from ninfer_core.ops.index_select import reference as index_select
-from ninfer_core.ops.key_append import reference as key_append
 from ninfer_core.ops.paged_attention import reference as paged_attention
-from ninfer_core.ops.selected_attention import reference as selected_attention
 from ninfer_core.state.store import StateStore
 from ninfer_core.state.views import SlotPlanes
+from ninfer_ops.head_projection import reference as head_projection
+from ninfer_ops.index_keys import reference as index_keys
+from ninfer_ops.index_select import reference as index_select
+from ninfer_ops.key_append import reference as key_append
+from ninfer_ops.selected_attention import reference as selected_attention
 
 HI, D, TOKENS, ROWS = 3, 6, 90, 7
 PAGES = {1: [5, 2], 2: [1, 6], 3: [3, 4]}
@@ -314,9 +314,10 @@ def test_keys_are_appended_where_their_positions_are(codec, step_batch):
         assert now.view(torch.uint8).equal(before[part].view(torch.uint8))
 
 
-def test_a_product_for_each_head():
+def test_a_product_for_each_head(make_weight):
     weight, x = randn(3, 5, 4), randn(7, 14)[:, 1:13]
-    op = head_projection.bind(request("head_projection"), weight)
+    asked = request("head_projection", num_heads=3)
+    op = head_projection.bind(asked, make_weight(weight.flatten(0, 1)))
     out = torch.full((7, 15), torch.nan)
     assert op(x, out) is out
     expected = torch.einsum("hnk,thk->thn", weight.double(), x.double().reshape(7, 3, 4)).flatten(1)

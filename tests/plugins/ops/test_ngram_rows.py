@@ -7,8 +7,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ninfer_core.ops.ngram_rows import reference
 from ninfer_core.state.views import SlotPlanes
+from ninfer_ops.ngram_rows import reference
 
 EOS, N, HEADS = 3, 3, 2
 MULTIPLIERS = torch.tensor([23703573157769, 20109073645365, 8052911324071])

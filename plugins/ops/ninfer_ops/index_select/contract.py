@@ -16,13 +16,12 @@ Numerics: scores in FP32 or better. Blocks whose scores differ by no more than t
 terms may change places; a batch-invariant kernel chooses by the token's own context alone.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="index_select",
     constants=("planes",),
     weights=(),
     sizes=("num_heads", "head_dim", "block", "budget", "scale"),
-    reference=LazyRef("ninfer_core.ops.index_select.reference:bind"),
+    reference=LazyRef("ninfer_ops.index_select.reference:bind"),
 )

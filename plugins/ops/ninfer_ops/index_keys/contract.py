@@ -33,15 +33,14 @@ itself.
 Numerics: FP32 or better until an entry is encoded.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 MEAN_INDEX_APPEND = OpContract(
     name="mean_index_append",
     constants=("planes", "tail", "cos", "sin", "axes", "query_norm", "key_norm"),
     weights=(),
     sizes=("num_heads", "head_dim", "block", "rotary_dim", "eps", "unit_offset"),
-    reference=LazyRef("ninfer_core.ops.index_keys.reference:bind_mean"),
+    reference=LazyRef("ninfer_ops.index_keys.reference:bind_mean"),
 )
 
 SOFTMAX_INDEX_APPEND = OpContract(
@@ -49,5 +48,5 @@ SOFTMAX_INDEX_APPEND = OpContract(
     constants=("planes", "tail", "norm", "norm_bias", "position_bias"),
     weights=(),
     sizes=("head_dim", "block", "eps"),
-    reference=LazyRef("ninfer_core.ops.index_keys.reference:bind_softmax"),
+    reference=LazyRef("ninfer_ops.index_keys.reference:bind_softmax"),
 )

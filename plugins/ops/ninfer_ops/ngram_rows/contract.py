@@ -17,13 +17,12 @@ Numerics: exact; products are below 2^63.
 Effects: on the window as ``causal_conv1d`` on its columns.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="ngram_rows",
     constants=("window", "multipliers", "moduli", "offsets"),
     weights=(),
     sizes=("ngram_size", "heads_per_ngram", "eos"),
-    reference=LazyRef("ninfer_core.ops.ngram_rows.reference:bind"),
+    reference=LazyRef("ninfer_ops.ngram_rows.reference:bind"),
 )

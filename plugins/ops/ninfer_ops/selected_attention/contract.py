@@ -16,13 +16,12 @@ order, so that nothing but a token's own blocks changes its bits; the reference 
 ``paged_attention`` where all blocks are chosen.
 """
 
-from ninfer_core.api import LazyRef
-from ninfer_core.ops.contract import OpContract
+from ninfer_core.api import LazyRef, OpContract
 
 CONTRACT = OpContract(
     name="selected_attention",
     constants=("planes",),
     weights=(),
     sizes=("num_heads", "num_kv_heads", "head_dim", "scale", "block"),
-    reference=LazyRef("ninfer_core.ops.selected_attention.reference:bind"),
+    reference=LazyRef("ninfer_ops.selected_attention.reference:bind"),
 )

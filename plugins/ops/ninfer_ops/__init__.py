@@ -1,0 +1,1 @@
+"""Ops of hyper-connections, n-gram embeddings, sparse and latent attention."""
