@@ -38,6 +38,7 @@ from ninfer_core.engine.sequence import Sequence
 from ninfer_core.engine.status import EngineStatus
 from ninfer_core.engine.trace import Decision, Trace
 from ninfer_core.sampling.rows import TokenHistory, penalises
+from ninfer_core.sampling.verify import Judge
 from ninfer_core.speculation.counts import DraftCounts
 from ninfer_core.state.prefix_cache import CacheStatistics, PrefixCache
 from ninfer_core.state.store import StateStore
@@ -53,6 +54,7 @@ class Engine:
     :param cache: on ``store``, of states that later requests go on from; None keeps none.
     :param speculator: drafts tokens; None decodes one token a step.
     :param compiler: of the grammars of requests; without it they are refused.
+    :param judge: draws tokens and judges drafts; the reference if None.
     :param vocab_size: ids that the model knows, if the tokenizer may have more.
     :param trace: gets the decisions of the scheduler.
     :ivar num_pauses: how often a request gave way to others.
@@ -61,7 +63,7 @@ class Engine:
     def __init__(
         self, model: Model, frontend: Frontend, store: StateStore, limits: Limits, *,
         cache: PrefixCache | None = None, speculator: Speculator | None = None,
-        compiler: ConstraintCompiler | None = None,
+        compiler: ConstraintCompiler | None = None, judge: Judge | None = None,
         vocab_size: int | None = None, device: torch.device | str = "cpu",
         clock: Callable[[], float] = time.monotonic, trace: Trace | None = None,
     ) -> None:
@@ -78,7 +80,7 @@ class Engine:
         )
         self._execution = Execution(
             model, limits, self._residence, speculator=speculator, vocab_size=self._vocab_size,
-            device=device, clock=clock,
+            device=device, clock=clock, judge=judge,
         )
         self._speculation, self._width = self._execution.speculation, self._execution.width
         self._sequences: dict[int, Sequence] = {}  # running or waiting, in order of submission

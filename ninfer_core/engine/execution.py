@@ -18,7 +18,7 @@ from ninfer_core.engine.sequence import Sequence as Request
 from ninfer_core.engine.status import TokenCounts
 from ninfer_core.sampling.rows import SampleRow
 from ninfer_core.sampling.sampler import INVALID
-from ninfer_core.sampling.verify import Drafted, Verdict
+from ninfer_core.sampling.verify import Drafted, Judge, Verdict
 from ninfer_core.speculation.counts import DraftCounts
 from ninfer_core.speculation.round import Speculation
 from ninfer_core.state.batch import Row
@@ -39,12 +39,12 @@ class Execution:
     def __init__(
         self, model: Model, limits: Limits, residence: Residence, *,
         speculator: Speculator | None, vocab_size: int, device: torch.device | str,
-        clock: Callable[[], float],
+        clock: Callable[[], float], judge: Judge | None,
     ) -> None:
-        self.speculation = Speculation(speculator, vocab_size)
+        self.speculation, self._judge = Speculation(speculator, vocab_size), judge or Judge()
         self.width = self.speculation.width
         self.drafts, self.tokens = DraftCounts(), TokenCounts()
-        self._runner = Runner(model, limits, self.width, vocab_size, device)
+        self._runner = Runner(model, limits, self.width, vocab_size, device, self._judge)
         self._residence, self._clock = residence, clock
 
     def capture(self, progress: Progress | None) -> None:
@@ -60,8 +60,8 @@ class Execution:
                           certain=not drafted.drafts)
             for each, drafted in zip(sequences, drafts, strict=True)
         ]
-        logits = self._runner.decode(rows)
-        verdicts = self.speculation.verify(logits, drafts)
+        logits, likeliest = self._runner.decode(rows)
+        verdicts = self._judge.verify(logits, drafts, likeliest)
         for sequence, drafted, verdict in zip(sequences, drafts, verdicts, strict=True):
             self._count(sequence, len(drafted.drafts), verdict.accepted)
         self._settle(sequences, drafts, verdicts, logits)
@@ -104,7 +104,7 @@ class Execution:
         if sequence.request.max_tokens == 0:
             return settle(sequence, [], reason="output-limit")
         plain = Drafted.cut(sequence.sample_row)
-        verdicts = self.speculation.verify(logits, [plain])
+        verdicts = self._judge.verify(logits, [plain])
         sequence.first_token_at = self._clock()
         self._settle([sequence], [plain], verdicts, logits)
 

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
 
 from ninfer_core.state.step import StepBatch
 
-Forward = Callable[[StepBatch], Tensor]
 Size = tuple[int, int, int]
 """Rows, tokens, rows of logits."""
 

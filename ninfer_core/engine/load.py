@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
+from typing import cast
 
 from attrs import frozen
 
@@ -10,6 +12,7 @@ from ninfer_core.api import (
     ConstraintCompiler,
     ConstraintContext,
     Frontend,
+    KernelRequest,
     Model,
     PluginError,
     Progress,
@@ -25,8 +28,12 @@ from ninfer_core.engine.build import build_model
 from ninfer_core.engine.engine import Engine
 from ninfer_core.engine.scheduler import Limits
 from ninfer_core.ops.binder import Binder, KernelChoice
+from ninfer_core.sampling.verify import Judge
 from ninfer_core.state.prefix_cache import PrefixCache
 from ninfer_core.state.store import StateStore
+
+JUDGES = "sampling"
+"""The op of judges."""
 
 
 @frozen(eq=False)
@@ -35,6 +42,7 @@ class LoadedModel:
 
     :ivar vocab_size: ids that model and tokenizer both know.
     :ivar report: what loading the weights took. :ivar kernels: what was bound, and why.
+    :ivar judge: draws tokens.
     """
 
     model: Model
@@ -43,6 +51,7 @@ class LoadedModel:
     vocab_size: int
     report: LoadReport
     kernels: tuple[KernelChoice, ...]
+    judge: Judge
 
 
 @frozen(eq=False)
@@ -71,7 +80,8 @@ def load_model(plan: EnginePlan, progress: Progress | None = None) -> LoadedMode
         max_context=config.max_context, max_verify_rows=plan.max_verify_rows, device=device,
     )
     binder = Binder(
-        plan.kernels, device=device, capability=plan.hardware.capability, overrides=config.kernels
+        plan.kernels, plan.registry.contracts, device=device,
+        capability=plan.hardware.capability, overrides=config.kernels,
     )
     with blame(plan.pack.provenance):
         model = build_model(
@@ -81,9 +91,18 @@ def load_model(plan: EnginePlan, progress: Progress | None = None) -> LoadedMode
         )
         frontend = plan.model_pack.frontend(plan.model_config, plan.artifact.resources("text"))
     vocab_size = min(frontend.tokenizer.vocab_size, plan.operations["vocab_size"])
+    judge = bind_judge(binder, vocab_size)
     return LoadedModel(
-        model, frontend, store, vocab_size, weights.report, tuple(binder.choices)
+        model, frontend, store, vocab_size, weights.report, tuple(binder.choices), judge
     )
+
+
+def bind_judge(binder: Binder, vocab_size: int) -> Judge:
+    """What draws tokens of so many ids: the kernel of the op ``sampling``."""
+    request = KernelRequest(
+        JUDGES, binder.device, "float32", binder.capability, sizes={"vocab_size": vocab_size}
+    )
+    return cast(Judge, binder.bind(request))
 
 
 def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEngine:
@@ -96,9 +115,8 @@ def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEng
     )
     engine = Engine(
         loaded.model, loaded.frontend, loaded.store, limits, vocab_size=loaded.vocab_size,
-        device=plan.hardware.device, cache=_cache(plan, loaded.store),
-        speculator=_speculator(plan, limits, loaded.model, loaded.vocab_size),
-        compiler=_compiler(plan, loaded),
+        device=plan.hardware.device, cache=_cache(plan, loaded.store), judge=loaded.judge,
+        speculator=_speculator(plan, limits, loaded), compiler=_compiler(plan, loaded),
     )
     if _wants_graphs(plan, loaded):
         engine.capture(progress)
@@ -107,8 +125,13 @@ def load_engine(plan: EnginePlan, progress: Progress | None = None) -> LoadedEng
     )
 
 
+def can_capture(kernels: Iterable[KernelChoice]) -> bool:
+    """Whether steps of these kernels may be captured; of a judge's work, it says itself what is."""
+    return all(each.spec.graph_safe for each in kernels if each.spec.op != JUDGES)
+
+
 def _wants_graphs(plan: EnginePlan, loaded: LoadedModel) -> bool:
-    is_safe = all(choice.spec.graph_safe for choice in loaded.kernels)
+    is_safe = can_capture(loaded.kernels)
     return plan.hardware.device == "cuda" and is_safe and not plan.config.eager
 
 
@@ -164,15 +187,13 @@ def _compiler(plan: EnginePlan, loaded: LoadedModel) -> ConstraintCompiler | Non
     return made
 
 
-def _speculator(
-    plan: EnginePlan, limits: Limits, model: Model, vocab_size: int
-) -> Speculator | None:
+def _speculator(plan: EnginePlan, limits: Limits, loaded: LoadedModel) -> Speculator | None:
     if plan.speculator is None:
         return None
     context = SpeculatorContext(
-        draft_tokens=plan.max_verify_rows - 1, vocab_size=vocab_size, model=model,
+        draft_tokens=plan.max_verify_rows - 1, vocab_size=loaded.vocab_size, model=loaded.model,
         max_sequences=limits.max_sequences, max_tokens=plan.max_tokens,
-        max_context=limits.max_context, device=plan.hardware.device,
+        max_context=limits.max_context, device=plan.hardware.device, judge=loaded.judge,
     )
     provenance = plan.registry.speculators[plan.speculator.name].provenance
     with blame(provenance):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from ninfer_core.api import Model, Progress
-from ninfer_core.engine.graphs import CapturedForward, Forward
+from ninfer_core.engine.graphs import CapturedForward
 from ninfer_core.engine.scheduler import Limits
+from ninfer_core.sampling.sampler import Sampler
 from ninfer_core.state.batch import BatchBuilder, Row
-from ninfer_core.state.step import PAGE_TOKENS
+from ninfer_core.state.step import PAGE_TOKENS, StepBatch
+
+Step = tuple[Tensor, Tensor | None]
 
 
 class Runner:
@@ -19,15 +23,16 @@ class Runner:
 
     :param width: most tokens of a decode row: one and its drafts.
     :param vocab_size: ids the tokenizer knows; logits of padding ids beyond it are cut off.
+    :param sampler: of decode steps.
     """
 
     def __init__(
         self, model: Model, limits: Limits, width: int, vocab_size: int,
-        device: torch.device | str,
+        device: torch.device | str, sampler: Sampler,
     ) -> None:
         pages, tokens = -(-limits.max_context // PAGE_TOKENS), limits.max_sequences * width
         builder = partial(BatchBuilder, max_pages=pages, device=device)
-        self._model, self._vocab_size = model, vocab_size
+        self._model, self._vocab_size, self._sampler = model, vocab_size, sampler
         self._rows, self._width, self._chunk = limits.max_sequences, width, limits.prefill_chunk
         self._decode = builder(
             max_rows=limits.max_sequences, max_tokens=tokens, max_logits=tokens
@@ -35,7 +40,7 @@ class Runner:
         self._prefill = builder(
             max_rows=1, max_tokens=limits.prefill_chunk, max_logits=limits.max_logits
         )
-        self._forward: Forward = model.forward
+        self._forward: Callable[[StepBatch], Step] = self._step
 
     @torch.inference_mode()
     def capture(self, progress: Progress | None = None) -> None:
@@ -43,17 +48,22 @@ class Runner:
         drafts. They are captured over padding, which no sequence owns. A chunk of a prompt is run
         before, so that all memory is taken and what can fail for want of it does so now."""
         self._model.forward(self._prefill.pad(1, self._chunk, certain=True))
-        self._forward = captured = CapturedForward(self._model.forward)
+        self._forward = captured = CapturedForward(self._step)
         sizes = [(n, w) for n in range(1, self._rows + 1) for w in sorted({1, self._width})]
         for done, (num_rows, width) in enumerate(reversed(sizes), 1):
             captured.capture(self._decode.pad(num_rows, width))
             if progress:
                 progress("graphs", done, len(sizes))
 
-    def decode(self, rows: list[Row]) -> Tensor:
-        """fp32 logits ``[sum of num_logits, V]``, valid until the next step."""
-        return self._forward(self._decode.fill(rows))[:, : self._vocab_size]
+    def decode(self, rows: list[Row]) -> Step:
+        """fp32 logits ``[sum of num_logits, V]`` and their likeliest tokens as `Sampler.likeliest`
+        gives them, valid until the next step."""
+        return self._forward(self._decode.fill(rows))
 
     def prefill(self, row: Row) -> Tensor:
         """fp32 logits ``[num_logits, V]`` of the chunk's last tokens, valid until the next step."""
         return self._model.forward(self._prefill.fill([row]))[:, : self._vocab_size]
+
+    def _step(self, batch: StepBatch) -> Step:
+        logits = self._model.forward(batch)[:, : self._vocab_size]
+        return logits, self._sampler.likeliest(logits)

@@ -30,6 +30,11 @@ Survivors = tuple[Tensor, Tensor]
 class Sampler:
     """Draws one token per row of logits."""
 
+    def likeliest(self, logits: Tensor) -> Tensor | None:
+        """What `sample` draws greedily for rows that are free, made within the step that makes the
+        logits, which may be captured; None where it is made when it is asked for."""
+        return None
+
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         """Tokens int64 ``[R]`` for fp32 ``[R, V]``; `INVALID` where the request must fail."""
         logits = adjust(logits, rows)

@@ -8,6 +8,7 @@ from typing import Self
 from attrs import evolve, frozen
 from torch import Tensor
 
+from ninfer_core.api import KernelRequest
 from ninfer_core.sampling.random import Purpose, uniform
 from ninfer_core.sampling.rows import SampleRow
 from ninfer_core.sampling.sampler import INVALID, Sampler, draw
@@ -54,31 +55,57 @@ class Verdict:
     token: int
 
 
-def verify(sampler: Sampler, logits: Tensor, drafted: Sequence[Drafted]) -> list[Verdict]:
-    """Judge the drafts of several sequences; ``logits`` fp32 holds all their rows in order.
+class Judge(Sampler):
+    """Draws tokens and judges drafts: what the op ``sampling`` is bound to.
 
-    Drafts that were not drawn are kept while they equal what the sampler draws at their position
-    anyway. That is rejection sampling for a one-hot proposal, and a seed gives the same text with
-    and without speculation. Drafts drawn from ``proposals`` are kept with probability
-    ``min(1, p / q)`` and corrected from ``max(p - q, 0)`` (Leviathan, Kalman and Matias, 2023).
-    Both preserve the target distribution; greedy rows keep the longest match.
+    :cvar waits: whether drawing makes the host wait for the device.
     """
-    rows = [row for each in drafted for row in each.rows]
-    tokens = sampler.sample(logits, rows).tolist()
-    drawn = any(each.proposals is not None for each in drafted)
-    target = sampler.probabilities(logits, rows) if drawn else logits
-    verdicts, start = [], 0
-    for each in drafted:
-        span = slice(start, start + len(each.rows))
-        if each.proposals is None or each.rows[0].params.temperature == 0:
-            verdicts.append(_match(each.drafts, tokens[span]))
-        else:
-            verdicts.append(_reject(target[span], each.proposals.double(), each))
-        start = span.stop
-    return verdicts
+
+    waits = True
+
+    def propose(self, logits: Tensor, rows: Sequence[SampleRow]) -> tuple[Tensor, Tensor | None]:
+        """Drafts int64 ``[R]`` for fp32 logits ``[R, V]``, `INVALID` where there is none, and where
+        a row is not greedy, the distributions fp64 ``[R, V]`` they are drawn from by ids."""
+        if all(row.params.temperature == 0 for row in rows):
+            return self.sample(logits, rows), None
+        proposals = self.probabilities(logits, rows)
+        tokens = draw(proposals, [evolve(row, purpose=Purpose.PROPOSAL) for row in rows])
+        return tokens.masked_fill_(~proposals.any(-1), INVALID), proposals
+
+    def verify(
+        self, logits: Tensor, drafted: Sequence[Drafted], likeliest: Tensor | None = None
+    ) -> list[Verdict]:
+        """Judge the drafts of several sequences; ``logits`` fp32 holds all their rows in order, and
+        ``likeliest`` is what `likeliest` has made of them.
+
+        Drafts that were not drawn are kept while they equal what the sampler draws at their
+        position anyway. That is rejection sampling for a one-hot proposal, and a seed gives the
+        same text with and without speculation. Drafts drawn from ``proposals`` are kept with
+        probability ``min(1, p / q)`` and corrected from ``max(p - q, 0)`` (Leviathan, Kalman and
+        Matias, 2023). Both preserve the target distribution; greedy rows keep the longest match.
+        """
+        rows = [row for each in drafted for row in each.rows]
+        tokens = self.sample(logits, rows).tolist()
+        drawn = any(each.proposals is not None for each in drafted)
+        target = self.probabilities(logits, rows) if drawn else logits
+        verdicts, start = [], 0
+        for each in drafted:
+            span = slice(start, start + len(each.rows))
+            if each.proposals is None or each.rows[0].params.temperature == 0:
+                verdicts.append(match(each.drafts, tokens[span]))
+            else:
+                verdicts.append(_reject(target[span], each.proposals.double(), each))
+            start = span.stop
+        return verdicts
 
 
-def _match(drafts: Sequence[int], tokens: Sequence[int]) -> Verdict:
+def bind(request: KernelRequest) -> Judge:
+    """The reference of the op ``sampling``."""
+    return Judge()
+
+
+def match(drafts: Sequence[int], tokens: Sequence[int]) -> Verdict:
+    """Drafts are kept while they are the tokens."""
     accepted = 0
     while accepted < len(drafts) and drafts[accepted] == tokens[accepted]:
         accepted += 1

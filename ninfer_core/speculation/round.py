@@ -1,4 +1,4 @@
-"""A speculative round: drafts are proposed and verified, and the speculator follows the model."""
+"""Drafts of a speculative round: they are proposed, and the speculator follows the model."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from torch import Tensor
-
 from ninfer_core.api import Advance, Draft, DraftRequest, Speculator
-from ninfer_core.sampling.sampler import Sampler
-from ninfer_core.sampling.verify import Drafted, Verdict, verify
+from ninfer_core.sampling.verify import Drafted
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,7 +27,6 @@ class Speculation:
     def __init__(self, speculator: Speculator | None, vocab_size: int) -> None:
         self._speculator, self._vocab_size = speculator, vocab_size
         self._known: set[int] = set()  # requests that the speculator has heard of
-        self._sampler = Sampler()
         self.width = 1 + (speculator.max_drafts if speculator else 0)
 
     @property
@@ -45,10 +41,6 @@ class Speculation:
         drafts = dict(zip((each.request_id for each in asked), self._ask(asked), strict=True))
         found = ((each.row, drafts.get(each.request_id, Draft())) for each in requests)
         return [Drafted.cut(row, draft.token_ids, draft.proposals) for row, draft in found]
-
-    def verify(self, logits: Tensor, drafted: Sequence[Drafted]) -> list[Verdict]:
-        """Judge all drafts; ``logits`` has the rows of each in order."""
-        return verify(self._sampler, logits, drafted)
 
     def advance(self, steps: Sequence[Advance]) -> None:
         """Tell the speculator what a step of the model has committed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 import torch
 from attrs import define, evolve, field, frozen
@@ -18,9 +19,8 @@ from ninfer_core.api import (
     UnsupportedError,
 )
 from ninfer_core.engine.graphs import CapturedForward
-from ninfer_core.sampling.random import Purpose
-from ninfer_core.sampling.rows import SampleRow
-from ninfer_core.sampling.sampler import INVALID, Sampler, draw
+from ninfer_core.sampling.sampler import INVALID
+from ninfer_core.sampling.verify import Judge
 from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
 from ninfer_core.state.store import SequenceState
@@ -67,7 +67,9 @@ class MtpSpeculator:
     hidden states, whose paged state lies beyond the frontier and is written again next time.
 
     Drafts of greedy requests are the likeliest tokens; others are drawn as the model's token will
-    be, and come with the distribution they were drawn from.
+    be, and come with the distribution they were drawn from. Where drawing does not make the host
+    wait, and all requests are free and far from their ends, a round's drafts follow one another on
+    the device, and the host sees them when all are there.
     """
 
     def __init__(self, context: SpeculatorContext) -> None:
@@ -81,10 +83,11 @@ class MtpSpeculator:
             max_logits=context.max_sequences, max_pages=-(-context.max_context // PAGE_TOKENS),
             device=context.device,
         )
+        self._judge: Judge = context.judge or Judge()
         self._is_captured = False
         self._hidden = torch.empty_like(self._model.hidden(1)).repeat(context.max_tokens, 1)
         self._forward: Callable[[StepBatch], tuple[Tensor, Tensor]] = self._predict
-        self._sampler, self._held = Sampler(), dict[int, _Held]()
+        self._held = dict[int, _Held]()
 
     @torch.inference_mode()
     def capture(self) -> None:
@@ -118,6 +121,8 @@ class MtpSpeculator:
         """Drafts of all requests, each position of them in one step of the predictor; none for a
         request whose last tokens it has not read."""
         chains = [self._begin(request) for request in requests]
+        if not self._judge.waits and all(c and self._is_plain(c.request) for c in chains):
+            return self._draft_at_once(requests)
         going = [chain for chain in chains if chain]
         while going:
             self._draw(going)
@@ -136,25 +141,45 @@ class MtpSpeculator:
             return None
         return _Chain(request, held.end, held.logits, held.hidden)
 
+    def _is_plain(self, request: DraftRequest) -> bool:
+        """Whether it can have as many drafts as there are at most, and each is drawn alike. What a
+        mask forbids later in the round is cut off."""
+        return request.limit == self.max_drafts and bool(request.row(()).is_free)
+
+    def _draft_at_once(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """All drafts of all requests; they end before one for which there is none."""
+        held, count = [self._held[request.request_id] for request in requests], len(requests)
+        rows = [request.row(()) for request in requests]
+        batch = self._batch.fill([
+            Row(request.request_id, request.state, each.end, [0], num_logits=1)
+            for request, each in zip(requests, held, strict=True)
+        ])
+        logits = torch.stack([each.logits for each in held])
+        hidden = torch.stack([each.hidden for each in held])
+        drawn: list[tuple[Tensor, Tensor | None]] = []
+        while True:
+            drawn.append(self._judge.propose(self._vocabulary.spread(logits), rows))
+            if len(drawn) == self.max_drafts:
+                break
+            torch.clamp(drawn[-1][0], min=0, out=batch.token_ids[:count])
+            self._hidden[:count].copy_(hidden)
+            logits, hidden = self._forward(batch)
+            rows = [evolve(row, position=row.position + 1) for row in rows]
+            for each in (batch.positions, batch.rope_positions, batch.context_len):
+                each[..., :count].add_(1)
+        return _drafts_of(drawn, [row.params.temperature > 0 for row in rows])
+
     def _draw(self, chains: Sequence[_Chain]) -> None:
         """The next token of each chain; one for which there is none is over."""
         logits = self._vocabulary.spread(torch.stack([chain.logits for chain in chains]))
         rows = [chain.request.row(chain.tokens) for chain in chains]
-        tokens, proposals = self._sample(logits, rows)
-        for i, (chain, row, token) in enumerate(zip(chains, rows, tokens, strict=True)):
+        tokens, proposals = self._judge.propose(logits, rows)
+        for i, (chain, row, token) in enumerate(zip(chains, rows, tokens.tolist(), strict=True)):
             chain.is_over = token == INVALID
             if not chain.is_over:
                 chain.tokens = (*chain.tokens, token)
                 if proposals is not None and row.params.temperature > 0:
                     chain.proposals.append(proposals[i])
-
-    def _sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> tuple[list[int], Tensor | None]:
-        """Tokens, and unless all are greedy the distributions ``[R, V]`` they are drawn from."""
-        if all(row.params.temperature == 0 for row in rows):
-            return self._sampler.sample(logits, rows).tolist(), None
-        proposals = self._sampler.probabilities(logits, rows)
-        tokens = draw(proposals, [evolve(row, purpose=Purpose.PROPOSAL) for row in rows])
-        return tokens.masked_fill_(~proposals.any(-1), INVALID).tolist(), proposals
 
     def _extend(self, chains: Sequence[_Chain]) -> None:
         """Read the last draft of each chain."""
@@ -188,6 +213,21 @@ class _Vocabulary:
             whole = logits.new_full((len(logits), self._width), -torch.inf)
             logits = whole.index_copy_(1, self._token_ids, logits)
         return logits[:, : self._size]
+
+
+def _drafts_of(
+    drawn: Sequence[tuple[Tensor, Tensor | None]], is_warm: Sequence[bool]
+) -> list[Draft]:
+    """Of each request, from the tokens and the distributions of each place.
+
+    :param is_warm: whether a request's tokens were drawn at random.
+    """
+    tokens, drafts = torch.stack([each for each, _ in drawn]).tolist(), []
+    for i, warm in enumerate(is_warm):
+        found = tuple(takewhile(lambda token: token != INVALID, (each[i] for each in tokens)))
+        shares = [each[i] for _, each in drawn[: len(found)] if each is not None and warm]
+        drafts.append(Draft(found, torch.stack(shares) if shares else None))
+    return drafts
 
 
 def _padding(num_tokens: int, num_logits: int = 0) -> Row:

@@ -14,6 +14,7 @@ from ninfer_core.engine.client import EngineClient
 from ninfer_core.engine.load import load_engine
 from ninfer_core.engine.request import GenerationRequest
 from ninfer_core.plugin_host import PluginRecord, PluginReport, PluginSelection, load_plugins
+from ninfer_core.sampling.verify import Judge
 
 
 class Box:
@@ -119,7 +120,8 @@ def test_a_speculator_by_name_changes_nothing_but_the_work(report, path):
 def test_a_speculator_is_told_what_it_works_for(report, path):
     _, loaded, *_ = answer(report, model=path, spec="repeat", draft_tokens=4, max_concurrency=2)
     assert Repeat.context.model is loaded.model
-    names = fields_dict(api.SpeculatorContext).keys() - {"model"}
+    assert isinstance(Repeat.context.judge, Judge)
+    names = fields_dict(api.SpeculatorContext).keys() - {"model", "judge"}
     assert {name: getattr(Repeat.context, name) for name in names} == {
         "draft_tokens": 4, "vocab_size": loaded.frontend.tokenizer.vocab_size, "max_sequences": 2,
         "max_tokens": 64, "max_context": 256, "device": "cpu",

@@ -6,6 +6,8 @@ import torch
 from attrs import evolve
 
 from ninfer_core.api import SamplingParams
+from ninfer_core.sampling.rows import SampleRow
+from ninfer_core.sampling.verify import Judge
 from ninfer_drafting.mtp import MtpSpeculator
 
 GREEDY = SamplingParams()
@@ -23,6 +25,32 @@ def mtp(kit, errs=lambda position: False, **options):
     parts = kit.build(speculator=MtpSpeculator, **options)
     parts.model.predictor.errs = errs
     return parts
+
+
+class Prompt(Judge):
+    """Does not make the host wait, and says within a step what is likeliest, as one on a GPU."""
+
+    waits = False
+
+    def likeliest(self, logits):
+        return self.sample(logits, [SampleRow(GREEDY, 0)] * len(logits))
+
+    def verify(self, logits, drafted, likeliest=None):
+        if likeliest is not None:
+            assert likeliest.equal(self.likeliest(logits))
+        return super().verify(logits, drafted)
+
+
+class AtOnce(MtpSpeculator):
+    """Makes drafts which the host sees when all are there; counts such rounds."""
+
+    def __init__(self, context):
+        super().__init__(evolve(context, judge=Prompt()))
+        self.rounds = 0
+
+    def _draft_at_once(self, requests):
+        self.rounds += 1
+        return super()._draft_at_once(requests)
 
 
 def run(kit, parts, requests):
@@ -163,6 +191,37 @@ def test_a_failing_predictor_costs_no_request(kit, caplog):
     assert caplog.text.count("switched off") == 1
 
 
+@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("errs", [lambda position: False, lambda position: position % 3 == 0])
+def test_drafts_made_at_once_are_those_made_one_by_one(kit, drafts, errs):
+    """Greedy and drawn; also beside requests that are penalised or near their end, with which all
+    go one by one. Rounds take what the step has made."""
+    greedy, warm = requests_of(kit), requests_of(kit, WARM)
+    penalised = evolve(requests_of(kit, evolve(GREEDY, presence_penalty=1.0))[0], max_tokens=9)
+    for requests in (greedy, warm, [*greedy[:3], *warm[3:6], penalised]):
+        one_by_one = run(kit, mtp(kit, errs, drafts=drafts), requests)
+        parts = kit.build(speculator=AtOnce, drafts=drafts, judge=Prompt())
+        parts.model.predictor.errs = errs
+        assert run(kit, parts, requests) == one_by_one
+        assert parts.speculator.rounds > 5
+
+
+def test_drafts_made_at_once_end_where_logits_are_not_finite(kit):
+    parts = kit.build(speculator=AtOnce)
+    predictor, steps = parts.model.predictor, iter(range(1000))
+    forward = predictor.forward
+
+    def failing(batch, hidden):
+        logits, hidden = forward(batch, hidden)
+        return torch.full_like(logits, torch.nan) if next(steps) % 4 == 3 else logits, hidden
+
+    predictor.forward = failing
+    requests = requests_of(kit)[:2]
+    outputs, usages = run(kit, parts, requests)
+    assert outputs == [kit.expected(each, each.max_tokens) for each in requests]
+    assert any(usage.drafted_tokens < 3 * usage.rounds for usage in usages)
+
+
 class TestAlone:
     """The speculator beside an engine that stands still."""
 
@@ -240,8 +299,9 @@ def lambda_of(cls):
     return Robbed
 
 
-@pytest.mark.parametrize("drafts", [1, 3])
-def test_captured_steps_draft_the_same(kit, drafts, monkeypatch):
+@pytest.mark.parametrize("speculator, drafts", [
+    (MtpSpeculator, 1), (MtpSpeculator, 3), (AtOnce, 3)])
+def test_captured_steps_draft_the_same(kit, speculator, drafts, monkeypatch):
     """What rounds have committed is read in steps of the sizes that were captured, by a stand-in
     for graphs which leaves out the row of padding behind it."""
 
@@ -262,7 +322,8 @@ def test_captured_steps_draft_the_same(kit, drafts, monkeypatch):
     monkeypatch.setattr("ninfer_drafting.mtp.CapturedForward", Captured)
     requests, results, sizes, known = requests_of(kit), [], set(), []
     for captures in (False, True):
-        parts = mtp(kit, lambda position: position % 3 == 0, drafts=drafts)
+        parts = kit.build(speculator=speculator, drafts=drafts)
+        parts.model.predictor.errs = lambda position: position % 3 == 0
         if captures:
             parts.engine._speculation.capture()
         results.append(run(kit, parts, requests))

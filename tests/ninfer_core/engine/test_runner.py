@@ -6,6 +6,7 @@ import torch
 
 from ninfer_core.engine.runner import Runner
 from ninfer_core.engine.scheduler import Limits
+from ninfer_core.sampling.sampler import Sampler
 from ninfer_core.state.batch import Row
 
 
@@ -16,9 +17,16 @@ class PaddingModel:
         return torch.arange(8.0).expand(batch.num_logits, 8)
 
 
+class Eager(Sampler):
+    def likeliest(self, logits):
+        return logits.argmax(-1)
+
+
 def test_padding_ids_of_the_table_cannot_be_drawn():
-    runner = Runner(PaddingModel(), Limits(128, 2), width=1, vocab_size=5, device="cpu")
+    runner = Runner(
+        PaddingModel(), Limits(128, 2), width=1, vocab_size=5, device="cpu", sampler=Eager())
     state = SimpleNamespace(pages=[1], slot=1, replay=0)
     row = Row(1, state, 0, [3], 1)
-    assert runner.decode([row]).argmax(-1).tolist() == [4]
+    logits, likeliest = runner.decode([row])
+    assert logits.argmax(-1).tolist() == likeliest.tolist() == [4]
     assert runner.prefill(row).argmax(-1).tolist() == [4]

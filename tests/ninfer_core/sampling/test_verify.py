@@ -7,10 +7,10 @@ from attrs import evolve
 from ninfer_core.api import SamplingParams
 from ninfer_core.sampling.random import Purpose, uniform
 from ninfer_core.sampling.rows import SampleRow, TokenHistory
-from ninfer_core.sampling.sampler import INVALID, Sampler
-from ninfer_core.sampling.verify import Drafted, Verdict, verify
+from ninfer_core.sampling.sampler import INVALID
+from ninfer_core.sampling.verify import Drafted, Judge, Verdict
 
-sampler = Sampler()
+judge = Judge()
 VOCAB, DRAWS = 5, 10_000
 P = torch.tensor([[0.05, 0.4, 0.1, 0.15, 0.3], [0.3, 0.05, 0.35, 0.2, 0.1]])
 Q = torch.tensor([[0.3, 0.2, 0.1, 0.2, 0.2]])
@@ -40,7 +40,7 @@ def test_greedy_keeps_the_longest_match(drafts, verdict):
     logits = greedy_logits(1, 2, 3, 4)[: len(drafts) + 1]
     for proposals in (None, torch.full((len(drafts), VOCAB), 0.2)):
         each = drafted(drafts, SamplingParams(), proposals=proposals)
-        assert verify(sampler, logits, [each]) == [verdict]
+        assert judge.verify(logits, [each]) == [verdict]
 
 
 def test_sequences_are_judged_apart():
@@ -48,7 +48,7 @@ def test_sequences_are_judged_apart():
     several = [drafted((1, 2), SamplingParams()), drafted((), SamplingParams()),
                drafted((1,), SamplingParams())]
     expected = [Verdict(2, 3), Verdict(0, 0), Verdict(0, 4)]
-    assert verify(sampler, torch.cat((logits, logits[:1])), several) == expected
+    assert judge.verify(torch.cat((logits, logits[:1])), several) == expected
 
 
 def chi_square(counts, probabilities):
@@ -65,7 +65,7 @@ def outcomes(drafts, proposals):
         drafted((draft,), evolve(WARM, seed=seed), proposals=proposals)
         for seed, draft in enumerate(drafts)
     ]
-    return list(zip(verify(sampler, P.log().repeat(len(several), 1), several), drafts, strict=True))
+    return list(zip(judge.verify(P.log().repeat(len(several), 1), several), drafts, strict=True))
 
 
 def first_and_second(rounds):
@@ -101,7 +101,7 @@ def test_drawn_drafts_keep_the_target_distribution():
 
 
 def test_drafts_of_the_target_itself_are_always_accepted():
-    target = sampler.probabilities(P[:1].log(), [SampleRow(WARM, 0)])
+    target = judge.probabilities(P[:1].log(), [SampleRow(WARM, 0)])
     rounds = outcomes(drawn(P[0]), target)
     assert all(verdict.accepted == 1 for verdict, _ in rounds)
     assert chi_square(first_and_second(rounds)[0], P[0]) < LIMIT
@@ -113,7 +113,7 @@ def test_a_filter_of_the_target_binds_drawn_drafts():
         drafted((draft,), evolve(top_2, seed=seed), proposals=Q)
         for seed, draft in enumerate(drawn(Q[0])[:2000])
     ]
-    verdicts = verify(sampler, P.log().repeat(len(each), 1), each)
+    verdicts = judge.verify(P.log().repeat(len(each), 1), each)
     first, second = first_and_second(list(zip(verdicts, drawn(Q[0]), strict=False)))
     assert first.nonzero().flatten().tolist() == [1, 4]
     assert second.nonzero().flatten().tolist() == [0, 2]
@@ -125,13 +125,13 @@ def test_a_seed_gives_the_same_text_with_and_without_drafts():
     logits = torch.randn(40, VOCAB, generator=torch.Generator().manual_seed(9))
     params = evolve(WARM, seed=4, temperature=0.8, top_p=0.9)
     plain = [
-        sampler.sample(logits[i : i + 1], [SampleRow(params, i)]).item() for i in range(40)
+        judge.sample(logits[i : i + 1], [SampleRow(params, i)]).item() for i in range(40)
     ]
     text, sizes = [], []
     while len(text) < 36:
         at, count, wrong = len(text), len(sizes) % 4, len(sizes) % 3
         drafts = tuple((plain[at + i] + (i == wrong)) % VOCAB for i in range(count))
-        [verdict] = verify(sampler, logits[at : at + count + 1], [drafted(drafts, params, at)])
+        [verdict] = judge.verify(logits[at : at + count + 1], [drafted(drafts, params, at)])
         text += [*drafts[: verdict.accepted], verdict.token]
         sizes.append(verdict.accepted)
     assert text == plain[: len(text)]
@@ -143,7 +143,7 @@ def test_penalties_of_a_row_include_the_drafts_before_it():
     logits = torch.tensor([[3.0, 2.9, 2.8, 0.0, 0.0]]).repeat(4, 1)
     params = SamplingParams(presence_penalty=1.0)
     history = TokenHistory(VOCAB, ())
-    verdicts = verify(sampler, logits[:3], [drafted((0, 1), params, history=history)])
+    verdicts = judge.verify(logits[:3], [drafted((0, 1), params, history=history)])
     assert verdicts == [Verdict(2, 2)]
 
 
@@ -153,7 +153,7 @@ def test_penalties_of_a_row_include_the_drafts_before_it():
 def test_a_row_that_is_not_finite_ends_the_round_without_a_token(proposals, params, bad):
     logits = greedy_logits(1, 2, 3) * 100
     logits[bad, 0] = torch.nan
-    [verdict] = verify(sampler, logits, [drafted((1, 2), params, proposals=proposals)])
+    [verdict] = judge.verify(logits, [drafted((1, 2), params, proposals=proposals)])
     assert verdict == Verdict(bad, INVALID)
 
 
@@ -161,8 +161,8 @@ def test_draws_of_a_round_have_purposes_of_their_own():
     """With q = p the draft is accepted; the bonus is the draw keyed BONUS at the next position."""
     for seed in range(50):
         params = evolve(WARM, seed=seed)
-        target = sampler.probabilities(P.log(), drafted((1,), params).rows)
-        [verdict] = verify(sampler, P.log(), [drafted((1,), params, proposals=target[:1])])
+        target = judge.probabilities(P.log(), drafted((1,), params).rows)
+        [verdict] = judge.verify(P.log(), [drafted((1,), params, proposals=target[:1])])
         edges = target[1].cumsum(0)
         assert verdict.accepted == 1
         assert verdict.token == sum(edges[:-1] <= uniform(seed, 11, Purpose.BONUS)).item()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ninfer_core.api import Advance, Draft, DraftRequest, SamplingParams
 from ninfer_core.sampling.rows import SampleRow
-from ninfer_core.sampling.verify import Drafted
+from ninfer_core.sampling.verify import Drafted, Judge
 from ninfer_core.speculation.counts import DraftCounts
 from ninfer_core.speculation.round import Speculation
 
@@ -55,9 +55,8 @@ def drafts_of(speculation, *limits):
 
 def sampled(params, count):
     """What the model says at positions 0.. when row i of `LOGITS` follows i tokens."""
-    speculation = Speculation(None, VOCAB)
     verdicts = [
-        speculation.verify(LOGITS[i : i + 1], [Drafted.cut(row_at(params, i))])
+        Judge().verify(LOGITS[i : i + 1], [Drafted.cut(row_at(params, i))])
         for i in range(count)
     ]
     return [verdict.token for [verdict] in verdicts]
@@ -72,7 +71,7 @@ def test_a_round_keeps_exactly_the_drafts_that_the_model_says(wrong, temperature
     said = sampled(params, len(wrong) + 1)
     drafts = [(token + bad) % VOCAB for token, bad in zip(said, wrong, strict=False)]
     drafted = Drafted.cut(row_at(params, 0), drafts)
-    [verdict] = Speculation(None, VOCAB).verify(LOGITS[: len(drafts) + 1], [drafted])
+    [verdict] = Judge().verify(LOGITS[: len(drafts) + 1], [drafted])
     right = wrong.index(True) if True in wrong else len(wrong)
     assert verdict.accepted == right
     assert [*drafts[:right], verdict.token] == said[: right + 1]
@@ -84,7 +83,7 @@ def test_several_rows_are_judged_each_by_its_own_logits():
     drafted = [
         Drafted.cut(row_at(params, 0), said[:1]), Drafted.cut(row_at(params, 2), said[2:4])
     ]
-    verdicts = Speculation(None, VOCAB).verify(LOGITS[:5], drafted)
+    verdicts = Judge().verify(LOGITS[:5], drafted)
     assert [(v.accepted, v.token) for v in verdicts] == [(1, said[1]), (2, said[4])]
 
 
