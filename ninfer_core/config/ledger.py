@@ -7,7 +7,7 @@ from math import prod
 import torch
 from attrs import frozen
 
-from ninfer_core.api import CapacityError, HardwareProfile, KernelWork, PagedStateSpec
+from ninfer_core.api import CapacityError, HardwareProfile, KernelWork
 from ninfer_core.config.capacity import Pool
 from ninfer_core.config.launch import LaunchConfig
 from ninfer_core.config.model import ModelPlan
@@ -115,12 +115,13 @@ def _kernel_work(config: LaunchConfig, model: ModelPlan) -> KernelWork:
         for tensor, _, _ in model.artifact.parts(spec.tied_to or spec.name)
     }
     matrices = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
-    layers = sum(spec.layers for spec in model.states if isinstance(spec, PagedStateSpec))
+    experts = {spec.shape[0] for spec in model.parameters if "/experts/" in spec.name}
     return KernelWork(
         matrix=max(matrices, key=prod, default=(0, 0)), max_tokens=config.step_tokens,
         decode_tokens=config.max_concurrency * config.max_verify_rows,
         max_context=config.max_context or 0,
-        attention_width=sizes.get("attention_flops_per_token", 0) // (4 * max(layers, 1)),
+        attention_width=sizes.get("attention_width", 0), index_block=sizes.get("index_block", 0),
+        pair_width=sizes.get("experts_per_token", 0) * max(experts, default=0),
     )
 
 

@@ -53,6 +53,9 @@ def resolve_model(
         own = model_pack.configure(description)
         parameters = model_pack.parameters(own)
         if config.tables_on_device:
+            if not any(spec.on_host for spec in parameters):
+                raise api.ConfigError("--tables-on-device is of no use", fix="leave it out",
+                                      why="the model leaves no table in host memory or files")
             parameters = tuple(evolve(spec, on_host=False) for spec in parameters)
         return ModelPlan(
             artifact=artifact, speculator=speculator, pack=pack, model_pack=model_pack,

@@ -20,6 +20,9 @@ PAGE_TOKENS, TAIL_TOKENS = 64, 16
 RUNS = (1, 32), (4, 120), (16, 1 << 30)
 """Pages of a run of attention and how many there are of it, from the begin of the context on."""
 
+SCORE_BYTES = 256 << 20
+"""Most that scores of blocks take: those of some tokens at a time."""
+
 _MEMINFO = Path("/proc/meminfo")
 
 FRAGMENTS = {
@@ -73,14 +76,17 @@ class NvidiaCard:
         return max(0, int(free) - self.reserve_bytes)
 
     def scratch_bytes(self, work: KernelWork) -> int:
-        """For prompts, a matrix in bf16 and both halves of a gated product; for the rest, sums of
-        attention over runs of the context."""
+        """For prompts, a matrix in bf16, both halves of a gated product, what experts give, and
+        scores of blocks; for the rest, sums of attention over runs of the context."""
         (rows, columns), pages, runs = work.matrix, -(-work.max_context // PAGE_TOKENS), 0
+        scores = pages * PAGE_TOKENS // work.index_block if work.index_block else 0
         for size, most in RUNS:
             taken = min(pages, size * most)
             runs, pages = runs + -(-taken // size), pages - taken
         tokens = max(work.decode_tokens, TAIL_TOKENS)
+        scored = min(work.max_tokens, max(1, SCORE_BYTES // (4 * scores))) if scores else 0
         return (2 * rows * columns + 2 * work.max_tokens * rows
+                + 4 * work.max_tokens * work.pair_width + 4 * scored * scores
                 + 4 * tokens * runs * work.attention_width)
 
     def _require_card(self) -> None:

@@ -74,6 +74,8 @@ def import_parameter(parameter: Parameter, tensors: Tensors) -> api.ImportedPara
     pieces = [_Piece.of(*tensors.find(origins)) for origins in alternatives]
     _check_shape(parameter, pieces)
     formats = {"fp32"} if parameter.fp32 else {piece.tensor.format for piece in pieces}
+    if parameter.transposed:
+        formats &= {"fp32", "bf16"}
     return _imported(parameter, pieces, formats.pop() if len(formats) == 1 else "")
 
 

@@ -33,6 +33,8 @@ class Parameter:
     :ivar bank: whether that is a bank of experts.
     :ivar fp32: whether it is stored in fp32 whatever the checkpoint has.
     :ivar joined: the dimension along which it is its origins, one after the other.
+    :ivar transposed: whether its rows lie across those of the checkpoint, so that scales of these
+        are none of its own: it has values alone then.
     """
 
     spec: ParameterSpec
@@ -41,6 +43,7 @@ class Parameter:
     bank: bool = False
     fp32: bool = False
     joined: int | None = None
+    transposed: bool = False
 
 
 @frozen

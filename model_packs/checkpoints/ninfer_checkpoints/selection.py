@@ -1,7 +1,7 @@
 """Cutting parameters out of the tensors of checkpoints.
 
 A selection maps every part of a tensor (codes, scales, a divisor) alike, because parts have the
-same rows; a part without rows is of the whole tensor and stays.
+same rows; a part without rows is of the whole tensor and stays. One that transposes is of values.
 """
 
 from __future__ import annotations
@@ -25,6 +25,17 @@ def rows_of_heads(num_heads: int, begin: int, end: int) -> Select:
         if not part.ndim:
             return part
         return part.unflatten(0, (num_heads, -1))[:, begin:end].flatten(0, 1)
+
+    return select
+
+
+def columns_of_heads(num_heads: int, begin: int, end: int) -> Select:
+    """Rows ``begin`` to ``end`` of each head's, transposed: the columns of a matrix for each head,
+    one below the other."""
+
+    def select(part: Tensor) -> Tensor:
+        rows = part.unflatten(0, (num_heads, -1))[:, begin:end]
+        return rows.mT.flatten(0, 1)
 
     return select
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from attrs import evolve, field, frozen
-from attrs.validators import ge, in_
+from attrs.validators import ge, in_, lt
 
 from ninfer_checkpoints.claims import claim_names
+from ninfer_checkpoints.variants import Variants, require_variants
 from ninfer_core.api import ArtifactError, Claim, ModelDescription
 from ninfer_qwen_family.config import MoeConfig, Names, configure
 
@@ -19,10 +19,17 @@ ARCHITECTURES = (
 MODEL_TYPES = (
     "qwen4_exp", "qwen4_exp_text", "qwen3_8_flash_next", "qwen3_8_flash_next_text",
 )
-VARIANTS: Mapping[str, tuple[Any, ...]] = {"indexer_kv_heads": (1,), "norm_topk_prob": (True,)}
-"""Keys that change the mathematics, with the values that are computed."""
+VARIANTS: Variants = {"indexer_kv_heads": (1,), "norm_topk_prob": (True,)}
 INDEXED = ("indexed_attention", "qwen_sparse_attention")
 """What layers of attention are called beside ``full_attention``; all have an indexer."""
+MTP_VARIANTS: Variants = {
+    "num_hidden_layers": (1, 0),
+    "layer_types": (*([kind] for kind in ("full_attention", *INDEXED)), []),
+    "hybrid": (True,), "mtp_use_hidden_state_from_layer": (None,),
+}
+"""Of ``mtp``, which some configs have for the predictor alone."""
+MAX_ROWS = 2**32
+"""Of a head of n-grams: primes are sought from there on, one after the other."""
 BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 """Tokens that an index key may stand for: they divide a page."""
 
@@ -53,7 +60,7 @@ class FlashNextConfig(MoeConfig):
     ple_conv_kernel_size: int = field(validator=ge(2))
     ngram_size: int = field(validator=ge(2))
     heads_per_ngram: int = field(validator=ge(1))
-    ngram_vocab_size_base: int = field(validator=ge(1))
+    ngram_vocab_size_base: int = field(validator=[ge(1), lt(MAX_ROWS)])
     make_ngram_vocab_size_divisible_by: int = field(validator=ge(1))
     seed: int = 1234
     split_ngram_parts: int = field(default=1, validator=ge(1))
@@ -76,6 +83,8 @@ class FlashNextConfig(MoeConfig):
         known = range(1, self.num_hidden_layers + 1)
         if odd := [i for i in self.ple_layer_ids if i not in known]:
             raise ValueError(f"ple_layer_ids {odd} of {self.num_hidden_layers} layers")
+        if odd := [i for i in self.ple_layer_ids if self.layer_types[i - 1] == "full_attention"]:
+            raise ValueError(f"ple_layer_ids {odd} are layers of attention")
 
     @property
     def streams_width(self) -> int:
@@ -102,10 +111,7 @@ def configure_flash_next(model: ModelDescription) -> FlashNextConfig:
     """The config of a model; raises as `configure` does."""
     nested = model.config.get("text_config")
     keys = dict(nested if isinstance(nested, Mapping) else model.config)
-    for key, computed in VARIANTS.items():
-        if (found := keys.get(key, computed[0])) not in computed:
-            why = f"{key} is {found!r}; computed are: {', '.join(map(repr, computed))}"
-            raise ArtifactError("this variant of Flash-Next is not supported", why=why)
+    require_variants("Flash-Next", keys, VARIANTS)
     if isinstance(kinds := keys.get("layer_types"), list):
         keys["layer_types"] = ["full_attention" if k in INDEXED else k for k in kinds]
     if isinstance(ends := keys.get("eos_token_id"), list) and ends:
@@ -113,4 +119,12 @@ def configure_flash_next(model: ModelDescription) -> FlashNextConfig:
     if keys.get("ple_embed_dim") is None:
         keys["ple_embed_dim"] = keys.get("hidden_size")
     keys["ple_layer_ids"] = keys.get("ple_layer_ids") or []
-    return configure(FlashNextConfig, evolve(model, config={**model.config, "text_config": keys}))
+    keys["partial_rotary_factor"] = keys.get("partial_rotary_factor") or 1.0
+    description = evolve(model, config={**model.config, "text_config": keys})
+    config = configure(FlashNextConfig, description)
+    mtp = keys.get("mtp") or {}
+    if not isinstance(mtp, Mapping):
+        raise ArtifactError("this variant of Flash-Next is not supported", why=f"mtp is {mtp!r}")
+    require_variants(
+        "Flash-Next", mtp, {**MTP_VARIANTS, "rope_theta": (config.rope_theta,)}, "mtp.")
+    return config

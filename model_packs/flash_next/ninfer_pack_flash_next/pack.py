@@ -57,7 +57,7 @@ class FlashNextPack(QwenPack[FlashNextConfig]):
         index = 2 * config.indexer_n_heads * config.indexer_head_dim
         return {
             "vocab_size": config.vocab_size,
-            "max_context": config.max_position_embeddings,
+            "max_context": config.max_context,
             "attention_flops_per_token":
                 attention * index // config.indexer_compress_ratio,
             "launches_per_step":
@@ -65,6 +65,7 @@ class FlashNextPack(QwenPack[FlashNextConfig]):
             "num_experts": config.num_experts, "experts_per_token": config.num_experts_per_tok,
             **({"launches_per_draft": 13 + config.hc_count + 8 + layer} if config.mtp else {}),
             "selected_states": ("kv", "mtp_kv"), "selected_tokens": config.indexer_budget,
+            "index_block": config.indexer_compress_ratio,
             "selected_flops_per_token":
                 attention * 4 * config.num_attention_heads * config.head_dim,
             "gathered_rows": {f"text/layers/{layer}/ngram/table": config.ngram_heads

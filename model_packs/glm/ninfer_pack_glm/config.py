@@ -9,6 +9,7 @@ from attrs import field, fields_dict, frozen
 from attrs.validators import ge, gt, in_, lt
 
 from ninfer_checkpoints.claims import claim_names
+from ninfer_checkpoints.variants import Variants, require_variants
 from ninfer_core.api import ArtifactError, Claim, ModelDescription
 from ninfer_core.artifact.schema import read_config
 
@@ -25,14 +26,16 @@ LINEAR = {
     "short_conv_kernel_size": "linear_conv_kernel_dim", "gate_lower_bound": "linear_lower_bound",
 }
 """Keys of ``linear_attn_config``, and what they are called beside the others."""
-VARIANTS: Mapping[str, tuple[Any, ...]] = {
+VARIANTS: Variants = {
     "hidden_act": ("silu",), "attention_bias": (False,), "qk_rope_head_dim": (0,),
     "mla_use_nope": (True,), "tie_word_embeddings": (False,), "n_group": (1,), "topk_group": (1,),
     "norm_topk_prob": (True,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",),
     "mhc": (True,), "index_kpool_compress": (True,), "index_kpool_always_select_tail": (True,),
-    "num_nextn_predict_layers": (1, 0), "index_topk_freq": (1,), "index_topk_pattern": (None,),
+    "num_nextn_predict_layers": (1, 0), "index_topk_freq": (1,), "moe_layer_freq": (1,),
+    "moe_router_dtype": ("float32",),
 }
-"""Keys that change the mathematics, with the values that are computed."""
+SELECTIONS = ("indexer_types", "index_topk_pattern")
+"""Which layers select by themselves."""
 
 
 @frozen(kw_only=True)
@@ -125,18 +128,18 @@ def configure(model: ModelDescription) -> GlmConfig:
         computed.
     """
     keys = _flat_keys(model.config)
-    for key, computed in VARIANTS.items():
-        if (found := keys.get(key, computed[0])) not in computed:
-            why = f"{key} is {found!r}; computed are: {', '.join(map(repr, computed))}"
+    require_variants("GLM", keys, VARIANTS)
+    for found in (keys.get(key, []) for key in SELECTIONS):
+        if not isinstance(found, list | str) or any(each not in ("full", "F") for each in found):
+            why = f"layers share what others select ({' or '.join(SELECTIONS)} is {found!r})"
             raise ArtifactError("this variant of GLM is not supported", why=why)
-    indexers = keys.get("indexer_types", [])
-    if not isinstance(indexers, list) or any(each != "full" for each in indexers):
-        raise ArtifactError("this variant of GLM is not supported",
-                            why="layers share what others select (indexer_types)")
     keys["mtp"] = "mtp" in model.components
     if "mtp_hidden" in (predictor := model.components.get("mtp", {})):
         keys["mtp_hidden"] = predictor["mtp_hidden"]
-    return read_config(GlmConfig, keys, "GLM-5.3-Flash")
+    made = read_config(GlmConfig, keys, "GLM-5.3-Flash")
+    heads, dim = made.num_attention_heads, made.qk_nope_head_dim
+    require_variants("GLM", keys, {"num_key_value_heads": (heads,), "qk_head_dim": (dim,)})
+    return made
 
 
 def _flat_keys(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,6 +150,8 @@ def _flat_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(linear, Mapping):
         keys |= {ours: linear[key] for key, ours in LINEAR.items() if key in linear}
     keys = {key: value for key, value in keys.items() if value is not None}
+    if config.get("tie_word_embeddings"):
+        keys["tie_word_embeddings"] = config["tie_word_embeddings"]
     if isinstance(types := keys.get("layer_types"), list):
         keys["layer_types"] = [
             "indexed_attention" if each in INDEXED else each for each in types

@@ -87,7 +87,9 @@ class GlmLayer:
 
 class GlmPredictor:
     """The MTP module: a token and the hidden state before it, through one layer on a plain residual
-    stream. Its own hidden states are normed, whatever those of the model are.
+    stream. Its own hidden states are normed, whatever those of the model are. Every draft selects
+    for itself; that later ones may take the first one's selection
+    (``index_share_for_mtp_iteration``) saves an indexer and changes no answer.
     """
 
     token_ids = None

@@ -75,6 +75,7 @@ class GlmPack:
             **({"launches_per_draft":
                 9 + MIXER_LAUNCHES["indexed_attention"] + SPARSE_LAUNCHES} if config.mtp else {}),
             "selected_states": ("latent", "mtp_latent"), "selected_tokens": config.index_topk,
+            "index_block": config.index_kpool,
             "selected_flops_per_token":
                 attention * 4 * config.num_attention_heads * config.kv_lora_rank,
             "replicated": REPLICATED, "exchanges_per_step": blocks,
@@ -101,7 +102,7 @@ class GlmPack:
             # leave the last of them a large share.
             n_routed_experts=4, num_experts_per_tok=4, n_shared_experts=1,
             moe_intermediate_size=32, routed_scaling_factor=2.5, swiglu_limit=10.0,
-            num_attention_heads=3, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=16,
+            num_attention_heads=3, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=32,
             v_head_dim=12, index_n_heads=2, index_head_dim=16, index_topk=64, index_kpool=4,
             linear_num_heads=3, linear_head_dim=16, linear_conv_kernel_dim=4,
             linear_lower_bound=-5.0, hc_mult=4, hc_eps=1e-6, hc_sinkhorn_iters=4, mtp=True,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from ninfer_checkpoints.parameters import Block, Origin, Parameter, expert_banks, gated_mlp
-from ninfer_checkpoints.selection import taps
+from ninfer_checkpoints.selection import columns_of_heads, rows_of_heads, taps
 from ninfer_core.api import ParameterSpec
 from ninfer_pack_glm.config import GlmConfig
 
@@ -102,7 +102,6 @@ def _channel_delta_net(config: GlmConfig, block: Block) -> Iterator[Parameter]:
 def _latent_attention(config: GlmConfig, block: Block) -> Iterator[Parameter]:
     hidden, heads, index = config.hidden_size, config.num_attention_heads, config.index_head_dim
     query, latent = config.q_lora_rank, config.kv_lora_rank
-    both = config.qk_nope_head_dim + config.v_head_dim
     indexer, first, second = "indexer.", "down_latent_index", "up_index"
     for name, shape, tensor, input, parent in (
         ("query_down", (query, hidden), "q_a_proj.weight", "mixer_input", first),
@@ -116,13 +115,13 @@ def _latent_attention(config: GlmConfig, block: Block) -> Iterator[Parameter]:
          "attention/query_latent", second),
         ("index/query", (config.index_n_heads * index, query), f"{indexer}wq_b.weight",
          "attention/query_latent", second),
-        ("key_value_up", (heads * both, latent), "kv_b_proj.weight", "attention/latent", ""),
         ("output", (hidden, heads * config.v_head_dim), "o_proj.weight", "attention/mixed", ""),
     ):
         yield block.projection(
             f"attention/{name}", shape, Origin(f"self_attn.{tensor}"), input=input,
             parent=f"attention/{parent}" if parent else "",
         )
+    yield from _absorbed(config, block)
     for name, sizes, tensor in (
         ("query_norm", (query,), "q_a_layernorm.weight"),
         ("latent_norm", (latent,), "kv_a_layernorm.weight"),
@@ -131,6 +130,20 @@ def _latent_attention(config: GlmConfig, block: Block) -> Iterator[Parameter]:
         ("index/pool_bias", (config.index_kpool, index), f"{indexer}index_kpool_compress_ape"),
     ):
         yield block.direct(f"attention/{name}", sizes, f"self_attn.{tensor}")
+
+
+def _absorbed(config: GlmConfig, block: Block) -> Iterator[Parameter]:
+    """What takes queries to latents, and latents to values, head by head: a head's rows of one
+    tensor are those of its keys, then of its values."""
+    heads, latent = config.num_attention_heads, config.kv_lora_rank
+    keys, values, tensor = config.qk_nope_head_dim, config.v_head_dim, "self_attn.kv_b_proj.weight"
+    of_keys = Origin(tensor, select=columns_of_heads(heads, 0, keys))
+    key = block.projection("attention/key_up", (heads * latent, keys), of_keys,
+                           input="attention/queries")
+    yield evolve(key, transposed=True)
+    of_values = Origin(tensor, select=rows_of_heads(heads, keys, keys + values))
+    yield block.projection("attention/value_up", (heads * values, latent), of_values,
+                           input="attention/mixed_latents")
 
 
 def _dense(config: GlmConfig, block: Block) -> Iterator[Parameter]:

@@ -21,7 +21,14 @@ from ninfer_nn.moe import SparseMoE
 from ninfer_nn.ngram_embedding import NgramEmbedding, NgramHash, ngram_states
 from ninfer_nn.norm import RMSNorm
 from ninfer_nn.predictor import PredictorInput, PredictorOutput
-from ninfer_nn.rope import Rope, mrope_axes, rope_frequencies, rope_tables
+from ninfer_nn.rope import (
+    Rope,
+    mrope_axes,
+    rope_frequencies,
+    rope_tables,
+    yarn_frequencies,
+    yarn_scale,
+)
 from ninfer_nn.sinkhorn_streams import SinkhornStreams, StreamMean
 
 __all__ = [
@@ -31,4 +38,5 @@ __all__ = [
     "RMSNorm", "Rope", "SinkhornStreams", "SparseMoE", "StreamMean", "SwiGLU",
     "channel_delta_net_states", "delta_net_states", "indexed_attention_states",
     "latent_attention_states", "mrope_axes", "ngram_states", "rope_frequencies", "rope_tables",
+    "yarn_frequencies", "yarn_scale",
 ]

@@ -15,7 +15,9 @@ from ninfer_nn.linear import Linear
 from ninfer_nn.rope import Rope
 
 TAIL_TOKENS = 64
-"""Columns of a tail: of an open block, and of as many tokens behind it as no step drafts."""
+"""Least columns of a tail: of an open block, and of"""
+STEP_TOKENS = 16
+"""as many tokens behind it as a step with drafts has at most."""
 
 ROPE_AXES = 3
 
@@ -41,10 +43,12 @@ def indexed_states(
     not coded: what is chosen would depend on the code, and blocks that differ are no small error.
     """
     keys = StatePlane("index_key", (index.head_dim,), index.block)
+    open_blocks = -(-(index.block - 1 + STEP_TOKENS) // index.block)
+    size = max(TAIL_TOKENS, open_blocks * index.block)
     return (
         PagedStateSpec(name, num_layers, planes),
         PagedStateSpec(f"{name}_index", num_layers, (keys,), "float32"),
-        SlotStateSpec(f"{name}_tail", num_layers, (TAIL_TOKENS, tail_width), (0,)),
+        SlotStateSpec(f"{name}_tail", num_layers, (size, tail_width), (0,)),
     )
 
 

@@ -54,11 +54,10 @@ class GatedDeltaNet:
     ) -> None:
         keys, values = num_key_heads * key_dim, num_value_heads * value_dim
         parts = [f"{name}/{part}" for part in ("query", "key", "value", "z")]
-        self._project = Linear(context, *parts, out="gdn_projected", leads=True)
-        self._projected = columns(context, "gdn_projected", [2 * keys + values, values])
         gates = f"{name}/a_projection", f"{name}/b_projection"
-        self._project_gates = Linear(context, *gates, out="gdn_gates", follows=True)
-        self._gates = columns(context, "gdn_gates", [num_value_heads] * 2)
+        self._project = Linear(context, *parts, apart=gates, out="gdn_projected")
+        widths = [2 * keys + values, values, num_value_heads, num_value_heads]
+        self._projected = columns(context, "gdn_projected", widths)
         self._convolve = context.bind(
             "causal_conv1d", weight=context.tensor(f"{name}/convolution"),
             planes=context.state(_CONVOLUTION, layer),
@@ -87,8 +86,7 @@ class GatedDeltaNet:
         """``x`` ``[T, H]``, ``stream`` ``[T, H]``."""
         count = x.shape[0]
         self._project(x)
-        self._project_gates(x)
-        unmixed, z = self._projected(count)
+        unmixed, z, *gates = self._projected(count)
         self._convolve(unmixed, batch, self._convolved(count))
-        mixed = self._mix(*self._heads(count), *self._gates(count), batch, self._mixed(count))
+        mixed = self._mix(*self._heads(count), *gates, batch, self._mixed(count))
         self._put(stream, self._norm(mixed, z, mixed))

@@ -28,13 +28,14 @@ class LatentAttention:
     of GLM-5.3-Flash), added to the residual stream.
 
     It runs absorbed: heads of queries are taken into the space of latents, all attend to the same
-    cached latents, and what they read is taken back to values.
+    cached latents, and what they read is taken to values.
 
     :param name: of its parameters: ``query_down``, ``query_norm``, ``query_up``, ``latent``,
-        ``latent_norm``, ``key_value_up`` (for each head the rows of its keys, then of its values)
-        and ``output``; of the indexer ``index/query`` (of what ``query_up`` reads), ``index/key``,
-        ``index/key_norm``, ``index/key_norm_bias``, ``index/head_weights``, ``index/pool_gate``
-        and ``index/pool_bias``.
+        ``latent_norm``, ``key_up`` (latents to keys, transposed: for each head ``[latent_dim,
+        key_dim]``), ``value_up`` (for each head ``[value_dim, latent_dim]``) and ``output``; of
+        the indexer ``index/query`` (of what ``query_up`` reads), ``index/key``, ``index/key_norm``,
+        ``index/key_norm_bias``, ``index/head_weights``, ``index/pool_gate`` and
+        ``index/pool_bias``.
     :param state, layer: of `latent_attention_states`.
     :param query_dim: of what ``query_down`` gives. :param key_dim, value_dim: of a head.
     :param eps: of the norms. :param adds: False: written instead of added.
@@ -66,10 +67,11 @@ class LatentAttention:
         )
         self._index = _PooledIndex(context, f"{name}/index", state, layer, index)
         self._bind_attention(context, state, layer, num_heads, latent_dim, key_dim, index.block)
-        up = context.weight(f"{name}/key_value_up").dense().to(context.compute_dtype)
-        keys, values = up.view(num_heads, -1, latent_dim).split((key_dim, value_dim), 1)
-        self._absorb = context.bind("head_projection", weight=keys.mT.contiguous())
-        self._expand = context.bind("head_projection", weight=values.contiguous())
+        self._absorb, self._expand = (
+            context.bind("head_projection", sizes={"num_heads": num_heads},
+                         weight=context.weight(f"{name}/{part}_up"))
+            for part in ("key", "value")
+        )
         self._values = context.buffer("mla_values", num_heads * value_dim)
         output = Linear(context, f"{name}/output")
         self._give = output.add_to if adds else output.write

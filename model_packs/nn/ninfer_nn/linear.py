@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
+from ninfer_core.artifact.weight import Weight
+from ninfer_core.ops.linear.reference import side_by_side
 from ninfer_core.state.step import StepBatch
+from ninfer_nn.fused import bind_fused
 
 Product = Callable[..., Tensor]
 """``(x, out, residual=None) -> out``, as of the op ``linear``."""
@@ -18,36 +21,25 @@ class Linear:
     """A projection, or several of the same input into the columns of one result.
 
     Neighbours that are stored alike run as one product, so those of one stored matrix should be
-    named in its order: then nothing is copied.
+    named in its order: then nothing is copied. All run in one launch where a kernel takes them.
 
     :param names: parameters, stacked by rows.
     :param out: name of the buffer of the result; None if only `add_to` and `write` are used.
     :param dtype: of that buffer; None: the compute dtype.
     :param bias: direct parameters, stacked in the same order.
-    :param leads, follows: whether it is always called right before, or right after, another of the
-        same input.
+    :param apart: parameters that come behind the others and never stack with them.
     """
 
     def __init__(
         self, context: BuildContext, *names: str, out: str | None = None,
-        bias: Sequence[str] = (), dtype: torch.dtype | None = None, leads: bool = False,
-        follows: bool = False,
+        bias: Sequence[str] = (), dtype: torch.dtype | None = None, apart: Sequence[str] = (),
     ) -> None:
-        weights = context.weight_runs(*names)
+        weights = (*context.weight_runs(*names), *context.weight_runs(*apart))
         widths = [weight.info.shape[0] for weight in weights]
         biases: Sequence[Tensor | None] = [None] * len(weights)
         if bias:
             biases = torch.cat([context.tensor(name) for name in bias]).split(widths)
-        products = [
-            context.bind("linear", weight=weight, bias=added)
-            for weight, added in zip(weights, biases, strict=True)
-        ]
-        last = len(products) - 1
-        products = [
-            _among(each, leads=leads or i < last, follows=follows or i > 0)
-            for i, each in enumerate(products)
-        ]
-        self._product = products[0] if len(products) == 1 else _side_by_side(products, widths)
+        self._product = _bind(context, weights, tuple(biases), widths)
         if out:
             self._out = context.buffer(out, sum(widths), dtype=dtype)
 
@@ -65,21 +57,19 @@ class Linear:
         self._product(x, out)
 
 
-def _among(product: Product, *, leads: bool, follows: bool) -> Product:
-    """A product in its place among others, if its kernel cares."""
-    among: Callable[..., Product] | None = getattr(product, "among", None)
-    return among(leads=leads, follows=follows) if among else product
-
-
-def _side_by_side(products: Sequence[Product], widths: Sequence[int]) -> Product:
-    """Products of one input as one, each into columns of its own."""
-
-    def product(x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
-        rest = [None] * len(products) if residual is None else residual.split(widths, dim=1)
-        for each, columns, added in zip(products, out.split(widths, dim=1), rest, strict=True):
-            each(x, columns, added)
-        return out
-
+def _bind(
+    context: BuildContext, weights: tuple[Weight, ...], biases: tuple[Tensor | None, ...],
+    widths: Sequence[int],
+) -> Product:
+    product = None
+    if len(weights) > 1:
+        product = bind_fused(context, "linear_group", weights=weights, biases=biases)
+    if product is None:
+        products = [
+            context.bind("linear", weight=weight, bias=bias)
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
+        product = products[0] if len(products) == 1 else side_by_side(products, widths)
     return product
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ninfer_core.api import BuildContext, UnsupportedError
+from ninfer_core.api import BuildContext
 from ninfer_nn.columns import columns
+from ninfer_nn.fused import bind_fused
 from ninfer_nn.linear import Linear
 from ninfer_nn.mlp import GatedProduct
 
@@ -53,8 +53,8 @@ class SparseMoE:
         sizes["limit"] = limit
         shared = context.weight_runs(f"{name}/shared/gate", f"{name}/shared/up")
         down = context.weight(f"{name}/shared/down")
-        self._together = None if len(shared) > 1 else _bind_together(
-            context, sizes, shared_gate_up=shared[0], shared_down=down, **banks
+        self._together = None if len(shared) > 1 else bind_fused(
+            context, "shared_moe_mlp", sizes, shared_gate_up=shared[0], shared_down=down, **banks
         )
         if self._together is None:
             self._experts = context.bind("moe_mlp", sizes=sizes, **banks)
@@ -77,14 +77,3 @@ class SparseMoE:
         for score in shared:
             product = self._scale(product, score, product)
         self._down(product, stream, stream)
-
-
-def _bind_together(
-    context: BuildContext, sizes: Mapping[str, Any], **weights: Any
-) -> Callable[..., Tensor] | None:
-    """All experts as one op, where a kernel takes them."""
-    try:
-        together: Callable[..., Tensor] = context.bind("shared_moe_mlp", sizes=sizes, **weights)
-    except UnsupportedError:
-        return None
-    return together

@@ -8,13 +8,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from attrs import field, fields_dict, frozen
 from attrs.validators import ge, gt
 
+from ninfer_checkpoints.variants import Variants, require_variants
 from ninfer_core.api import ArtifactError, ModelDescription
 from ninfer_core.artifact.schema import read_config
 
 LayerType = Literal["linear_attention", "full_attention"]
-VARIANTS: Mapping[str, tuple[Any, ...]] = {
+VARIANTS: Variants = {
     "hidden_act": ("silu",), "attention_bias": (False,), "attn_output_gate": (True,),
-    "output_gate_type": ("silu", "swish", "sigmoid"), "rope_type": ("default",),
+    "output_gate_type": ("silu", "swish", "sigmoid"), "rope_type": ("default", "yarn"),
+    "mscale": (None,), "mscale_all_dim": (None,), "truncate": (True,),
     "mrope_interleaved": (True,), "mtp_num_hidden_layers": (1, 0),
     "mtp_use_dedicated_embeddings": (False,), "mlp_only_layers": ([],),
 }
@@ -39,6 +41,9 @@ class QwenConfig:
     names as in Hugging Face configs.
 
     :ivar mrope_section: rotated pairs that turn with time, height and width.
+    :ivar rope_type: ``yarn``: for contexts ``factor`` times as long as
+        ``original_max_position_embeddings``, see `yarn_frequencies`; ``attention_factor`` is what
+        queries and keys are scaled by, 0: as there.
     :ivar output_gate_type: activation of the gate behind the norm of Gated DeltaNet.
     :ivar mtp: whether the next-token predictor is in use.
     :ivar proposal_rows: rows of its own draft head, or 0 if it drafts with the model's.
@@ -63,6 +68,12 @@ class QwenConfig:
     rope_theta: float = field(validator=gt(0))
     partial_rotary_factor: float = field(validator=gt(0))
     mrope_section: tuple[int, ...]
+    rope_type: Literal["default", "yarn"] = "default"
+    factor: float = field(default=1.0, validator=ge(1))
+    original_max_position_embeddings: int = 0
+    beta_fast: float = field(default=32.0, validator=gt(0))
+    beta_slow: float = field(default=1.0, validator=gt(0))
+    attention_factor: float = field(default=0.0, validator=ge(0))
     output_gate_type: Literal["silu", "sigmoid"] = "silu"
     tie_word_embeddings: bool = False
     mtp: bool = False
@@ -78,6 +89,10 @@ class QwenConfig:
             raise ValueError(f"heads do not group: {self}")
         if len(self.mrope_section) != 3 or 2 * sum(self.mrope_section) != self.rotary_dim:
             raise ValueError(f"mrope_section {self.mrope_section} of {self.rotary_dim} components")
+        if self.rope_type == "yarn" and (
+            self.factor == 1 or not self.original_max_position_embeddings
+        ):
+            raise ValueError("yarn needs a factor and original_max_position_embeddings")
         if self.proposal_rows > self.vocab_size:
             raise ValueError(f"{self.proposal_rows} proposed tokens of {self.vocab_size}")
 
@@ -85,6 +100,12 @@ class QwenConfig:
     def rotary_dim(self) -> int:
         """Components of a head that are rotated."""
         return int(self.head_dim * self.partial_rotary_factor)
+
+    @property
+    def max_context(self) -> int:
+        """Tokens that positions are made for."""
+        longer = int(self.factor * self.original_max_position_embeddings)
+        return max(self.max_position_embeddings, longer if self.rope_type == "yarn" else 0)
 
     @property
     def convolution_channels(self) -> int:
@@ -126,15 +147,18 @@ class MoeConfig(QwenConfig):
 
 C = TypeVar("C", bound=QwenConfig)
 _ROPE = ("rope_theta", "partial_rotary_factor", "mrope_section")
+_YARN = ("rope_type", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
+         "attention_factor")
 _NOT_OF_THE_TEXT = ("mtp", "proposal_rows", "proposal_indexed")
 
 
 def text_config(config: QwenConfig) -> dict[str, Any]:
     """The config of the text component."""
-    keys = fields_dict(type(config)).keys() - {*_ROPE, *_NOT_OF_THE_TEXT}
+    keys = fields_dict(type(config)).keys() - {*_ROPE, *_YARN, *_NOT_OF_THE_TEXT}
+    rope = (*_ROPE, *_YARN) if config.rope_type == "yarn" else _ROPE
     return {
         "architectures": [config.names.architecture], "model_type": config.names.model_type,
-        **_jsonable(config, sorted(keys)), "rope_parameters": _jsonable(config, _ROPE),
+        **_jsonable(config, sorted(keys)), "rope_parameters": _jsonable(config, rope),
     }
 
 
@@ -147,13 +171,10 @@ def configure(cls: type[C], model: ModelDescription) -> C:
     """The config of a model.
 
     :raises ArtifactError: naming every key that is missing or odd, or a variant that is not
-        computed (biases, scaled RoPE, another activation).
+        computed (biases, another scaling of RoPE, another activation).
     """
     keys = _flat_keys(model.config)
-    for key, computed in VARIANTS.items():
-        if (found := keys.get(key, computed[0])) not in computed:
-            why = f"{key} is {found!r}; computed are: {', '.join(map(repr, computed))}"
-            raise ArtifactError("this variant of Qwen hybrids is not supported", why=why)
+    require_variants("Qwen hybrids", keys, VARIANTS)
     if keys.get("output_gate_type") == "swish":
         keys["output_gate_type"] = "silu"
     return read_config(cls, keys | _optional_parts(model), "Qwen hybrid")

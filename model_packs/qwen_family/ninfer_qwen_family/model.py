@@ -22,6 +22,8 @@ from ninfer_nn import (
     mrope_axes,
     rope_frequencies,
     rope_tables,
+    yarn_frequencies,
+    yarn_scale,
 )
 from ninfer_qwen_family.config import QwenConfig
 
@@ -118,9 +120,17 @@ class Builder(Generic[C]):
 
     def __init__(self, config: C, context: BuildContext) -> None:
         self.config, self.context = config, context
-        frequencies = rope_frequencies(config.rotary_dim, config.rope_theta)
+        frequencies, scale = rope_frequencies(config.rotary_dim, config.rope_theta), 1.0
+        if config.rope_type == "yarn":
+            frequencies = yarn_frequencies(
+                config.rotary_dim, config.rope_theta, factor=config.factor,
+                original=config.original_max_position_embeddings, beta_fast=config.beta_fast,
+                beta_slow=config.beta_slow,
+            )
+            scale = config.attention_factor or yarn_scale(config.factor)
         self.rope: Rope = rope_tables(
-            frequencies, context.max_context, context.device, axes=mrope_axes(config.mrope_section)
+            frequencies, context.max_context, context.device,
+            axes=mrope_axes(config.mrope_section), scale=scale,
         )
 
     def attention(self, name: str, state: str, layer: int) -> Mixer:

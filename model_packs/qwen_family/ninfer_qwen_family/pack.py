@@ -79,12 +79,12 @@ class QwenPack(Generic[C]):
         """Each head meets each earlier token in two products of ``head_dim``."""
         attention = len(config.ordinals("full_attention"))
         recurrent = len(config.ordinals("linear_attention"))
+        width = config.num_attention_heads * config.head_dim
         one = {"attention": 7 + self.launches, "recurrent": 8 + self.launches}  # of a layer
         return {
             "vocab_size": config.vocab_size,
-            "max_context": config.max_position_embeddings,
-            "attention_flops_per_token":
-                4 * attention * config.num_attention_heads * config.head_dim,
+            "max_context": config.max_context,
+            "attention_flops_per_token": 4 * attention * width, "attention_width": width,
             "launches_per_step":
                 3 + attention * one["attention"] + recurrent * one["recurrent"],
             **({"launches_per_draft": 6 + one["attention"]} if config.mtp else {}),

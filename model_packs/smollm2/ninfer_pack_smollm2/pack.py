@@ -34,6 +34,7 @@ class LlamaPack:
             "vocab_size": config.vocab_size,
             "max_context": config.max_position_embeddings,
             "attention_flops_per_token": 4 * heads * config.head_dim,
+            "attention_width": config.num_attention_heads * config.head_dim,
             "launches_per_step": 8 * config.num_hidden_layers + 3,
         }
 

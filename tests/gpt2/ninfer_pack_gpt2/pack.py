@@ -33,6 +33,7 @@ class Gpt2Pack:
         return {
             "vocab_size": config.vocab_size, "max_context": config.n_positions,
             "attention_flops_per_token": 4 * config.n_layer * config.n_embd,
+            "attention_width": config.n_embd,
             "launches_per_step": 9 * config.n_layer + 4,
         }
 

@@ -38,3 +38,18 @@ def test_more_sequences_keep_more():
 def test_products_want_fragments_of_what_has_few_bits():
     assert set(CARD.layouts.values()) == {"fragments_m16_v1"}
     assert "nvfp4" in CARD.layouts and "bf16" not in CARD.layouts
+
+
+def test_scores_of_blocks_and_what_experts_give():
+    """A chunk of Flash-Next at its whole context: 65,536 scores and ten rows of 2560 a token."""
+    flash_next = {"max_tokens": 512, "max_context": 262_144, "attention_width": 0}
+    less = CARD.scratch_bytes(work(**flash_next))
+    assert CARD.scratch_bytes(work(**flash_next, pair_width=25_600)) - less == 4 * 512 * 25_600
+    assert CARD.scratch_bytes(work(**flash_next, index_block=4)) - less == 4 * 512 * 65_536
+
+
+def test_scores_are_of_as_many_tokens_as_the_kernel_takes_at_once():
+    sparse = pytest.importorskip("ninfer_triton_kernels.bindings.sparse")
+    long = {"max_tokens": 2048, "max_context": 1 << 20, "attention_width": 0}
+    scores = CARD.scratch_bytes(work(**long, index_block=4)) - CARD.scratch_bytes(work(**long))
+    assert scores == sparse.SCORE_BYTES == 1024 * 262_144

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from ninfer_convert.conversion import convert
-from ninfer_core.ops.index_select import reference as index_select
+from ninfer_ops.index_select import reference as index_select
 
 KERNELS = {"reference": False, "cpu": True}
 SMALL_BUDGET = {"num_hidden_layers": 5}  # of 8 tokens in blocks of 4
@@ -19,6 +19,10 @@ OTHER_SIZES = {
     "ngram_size": 4, "heads_per_ngram": 3, "ple_embed_dim": 36, "ple_conv_kernel_size": 3,
     "make_ngram_vocab_size_divisible_by": 12, "indexer_n_heads": 12, "indexer_head_dim": 8,
     "indexer_budget": 48, "indexer_compress_ratio": 8, "eos_token_id": [5, 7],
+    "rope_parameters": {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+        "rope_theta": 1e4, "partial_rotary_factor": 0.25, "mrope_section": [1, 1, 1],
+    },
 }
 # Scores that are 0 for every head are ties, which transformers decides by chance; many heads have
 # none.

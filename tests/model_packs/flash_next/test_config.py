@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
+import transformers
+from attrs import evolve, fields
+from transformers.models.qwen4_exp.configuration_qwen4_exp import Qwen4ExpTextConfig
 
 from ninfer_core.api import ArtifactError, ModelDescription
-from ninfer_pack_flash_next.config import claim, configure_flash_next
+from ninfer_pack_flash_next.config import VARIANTS, FlashNextConfig, claim, configure_flash_next
+from ninfer_qwen_family.config import VARIANTS as QWEN_VARIANTS
 
+NOTHING = {  # keys that change no logit, and why
+    "initializer_range": "of training", "router_aux_loss_coef": "of training",
+    "output_router_logits": "of training", "attention_dropout": "of training",
+    "use_cache": "there is always one", "pad_token_id": "batches are ragged",
+    "bos_token_id": "the frontend's", "dtype": "the tensors say it",
+    "ple_embedding_dtype": "the tensors say it", "mamba_ssm_dtype": "states are fp32",
+    "number_of_conv_states": "of transformers' cache",
+}
 BASE = ("Qwen3_5ForCausalLM", "Qwen3_5MoeForConditionalGeneration")
 
 
@@ -65,14 +76,39 @@ def test_what_may_be_missing_or_null(describe):
     ({"ple_embed_dim": 2561}, "2561 of 16 heads"),
     ({"ple_layer_ids": [0]}, r"ple_layer_ids \[0\]"),
     ({"hc_count": 1}, "hc_count"),
+    ({"ngram_vocab_size_base": 10**18}, "'ngram_vocab_size_base' must be < "),
     ({"hc_lowrank": None}, "hc_lowrank is missing"),
     ({"eos_token_id": None}, "eos_token_id is missing"),
     ({"indexer_compress_ratio": None}, "indexer_compress_ratio is missing"),
-    ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+    ({"rope_parameters": {"rope_type": "linear"}}, "rope_type is 'linear'"),
+    ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn needs a factor"),
+    ({"ple_layer_ids": [2, 4]}, r"\[4\] are layers of attention"),
+    ({"mtp": {"num_hidden_layers": 2}}, "mtp.num_hidden_layers is 2"),
+    ({"mtp": {"layer_types": ["linear_attention"]}}, "mtp.layer_types is"),
+    ({"mtp": {"hybrid": False}}, "mtp.hybrid is False"),
+    ({"mtp": {"mtp_use_hidden_state_from_layer": 46}}, "from_layer is 46"),
+    ({"mtp": {"rope_theta": 1e6}}, "mtp.rope_theta is 1000000.0"),
+    ({"mtp": 1}, "mtp is 1"),
+    ({"rope_parameters": {"rope_theta": 1e7}, "partial_rotary_factor": None},
+     "256 rotated of 128"),  # all, as transformers has it
 ])
 def test_what_is_refused(describe, changes, message):
     with pytest.raises(ArtifactError, match=message):
         configure_flash_next(describe(**changes))
+
+
+def test_every_key_is_read_or_known_to_change_nothing(describe, real_config):
+    """Of the published config, and of transformers' class."""
+    ours = {each.name for each in fields(FlashNextConfig)} - {
+        "mtp", "mtp_hidden", "proposal_rows", "proposal_indexed"}
+    read = {*ours, *VARIANTS, *QWEN_VARIANTS, "mtp", "rope_parameters", "full_attention_interval",
+            "model_type"}
+    theirs = {*vars(Qwen4ExpTextConfig())} - {*vars(transformers.PreTrainedConfig())}
+    published = describe().config["text_config"].keys()
+    assert (theirs | published) - read == NOTHING.keys() & (theirs | published)
+    assert not read & NOTHING.keys()
+    odd = describe(**dict.fromkeys(NOTHING, "odd"))
+    assert configure_flash_next(odd) == configure_flash_next(describe())
 
 
 def test_an_artifact_describes_the_same(describe, real_config):

@@ -7,9 +7,9 @@ import torch
 from attrs import evolve
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.ops.ngram_rows import reference
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import SlotPlanes
+from ninfer_ops.ngram_rows import reference
 from ninfer_pack_flash_next.hashing import moduli, multipliers, num_rows, offsets
 
 EOS = 248_044

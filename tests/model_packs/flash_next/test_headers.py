@@ -131,6 +131,18 @@ def test_a_checkpoint_of_mixed_precision(write, plugins):
     (lambda tensors: tensors.update(
         {f"{PLE}ngram_embedding.shard_100.weight": Header("BF16", (2500011, 160))}),
      "tensors do not make up a parameter"),
+    (lambda tensors: tensors.update(
+        {f"{PLE}ngram_embedding.shard_128.weight": tensors.pop(
+            f"{PLE}ngram_embedding.shard_127.weight")}),
+     "lacks a tensor.*shard_127.weight"),
+    (lambda tensors: tensors.update(
+        {f"{MTP}.511.gate_proj.weight": Header("BF16", (640, 2560))}),
+     "no place in the model: mtp.layers.0.mlp.experts.511.gate_proj.weight"),
+    (lambda tensors: tensors.pop("mtp.hyper_connection_mixer.hc_norm.weight"),
+     "lacks a tensor.*mtp.hyper_connection_mixer.hc_norm.weight"),
+    (lambda tensors: tensors.update(
+        {"model.hyper_connection_mixer.block_inject_weight.weight": Header("BF16", (4, 10240))}),
+     "no place in the model: model.hyper_connection_mixer"),
 ])
 def test_what_is_missing_or_too_much_is_named(write, doctor, change, message):
     headers = headers_of("bf16", FOUR_LAYERS)

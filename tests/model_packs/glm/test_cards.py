@@ -24,7 +24,8 @@ STORED = {  # experts, those of the predictor, shared ones, dense MLP, latents, 
 }
 PARTS = (f"{L}moe/experts/287/down", "mtp/layers/0/moe/experts/0/gate", f"{L}moe/shared/up",
          "text/layers/2/mlp/down", f"{L}attention/latent", "text/layers/0/kda/query")
-PLAIN = (f"{L}moe/router", f"{L}mixer_streams/coefficients", f"{L}attention/key_value_up")
+PLAIN = (f"{L}moe/router", f"{L}mixer_streams/coefficients", f"{L}attention/key_up",
+         f"{L}attention/value_up")
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 import pytest
-from attrs import evolve
+import transformers
+from attrs import evolve, fields
+from transformers.models.glm5_next.configuration_glm5_next import Glm5NextTextConfig
 
 from ninfer_core.api import ArtifactError, ModelDescription
-from ninfer_pack_glm.config import claim, configure
+from ninfer_pack_glm.config import SELECTIONS, VARIANTS, GlmConfig, claim, configure
 from ninfer_pack_glm.pack import GlmPack
 
 LINEAR = {"num_heads": 64, "head_dim": 128, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0}
@@ -25,11 +28,23 @@ TEXT = {  # of GLM-5.3-Flash
     "num_attention_heads": 64, "num_key_value_heads": 64, "q_lora_rank": 1536,
     "kv_lora_rank": 512, "qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "v_head_dim": 256,
     "mla_use_nope": True, "linear_attn_config": LINEAR, "attention_bias": False,
+    "qk_head_dim": 256, "head_dim": 0, "dtype": "bfloat16",
     "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048, "index_kpool": 4,
     "index_kpool_compress": True, "index_kpool_always_select_tail": True,
     "indexer_rope_interleave": True, "index_share_for_mtp_iteration": True, "mhc": True,
     "hc_mult": 4, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20, "max_position_embeddings": 1048576,
     "tie_word_embeddings": False, "eos_token_id": [154820, 154827, 154829], "pad_token_id": 154820,
+}
+NOTHING = {  # keys that change no logit, and why
+    "head_dim": "transformers overrides it by that of RoPE", "pad_token_id": "batches are ragged",
+    "indexer_rope_interleave": "nothing is rotated", "rope_parameters": "the same",
+    "rope_scaling": "the same", "rope_theta": "the same", "eos_token_id": "the frontend's",
+    "bos_token_id": "the frontend's",
+    "index_share_for_mtp_iteration": "drafts are verified, whatever they select",
+    "index_skip_topk_offset": "of layers that share, which are refused",
+    "initializer_range": "of training", "router_aux_loss_coef": "of training",
+    "output_router_logits": "of training", "attention_dropout": "of training",
+    "use_cache": "there is always one", "dtype": "the tensors say it",
 }
 VISION_PARAMETERS, VISION_TENSORS = 563_627_008, 347
 
@@ -59,7 +74,10 @@ def test_parameters_of_the_published_model(published):
         parameter.origins if parameter.joined is not None else parameter.origins[-1:])]
     count = sum(prod(parameter.spec.shape) for parameter in parameters)
     assert count + VISION_PARAMETERS == 321_323_031_390
-    assert len({*tensors}) == len(tensors) == 76_108 - 37_338 - VISION_TENSORS
+    assert len({*tensors}) == 76_108 - 37_338 - VISION_TENSORS
+    twice = [each for each, count in Counter(tensors).items() if count > 1]
+    assert len(twice) == 12 and all(each.endswith("kv_b_proj.weight") for each in twice)
+    assert len(tensors) == len({*tensors}) + 12  # keys and values
 
 
 def test_state_of_the_published_model(published):
@@ -96,10 +114,32 @@ def test_no_dimension_has_a_default(key, missing):
     ("index_kpool_always_select_tail", False), ("index_kpool_compress", False),
     ("tie_word_embeddings", True), ("norm_topk_prob", False), ("attention_bias", True),
     ("indexer_types", ["full", "shared"]), ("indexer_types", 3), ("hidden_act", "gelu"),
+    ("index_topk_pattern", "FFS"), ("moe_router_dtype", "bfloat16"), ("num_key_value_heads", 8),
+    ("qk_head_dim", 320), ("moe_layer_freq", 2), ("num_nextn_predict_layers", 2),
 ])
 def test_variants_are_refused_by_name(key, value):
     with pytest.raises(ArtifactError, match=key):
         configure(describe({**TEXT, key: value}))
+
+
+def test_tied_at_the_top_is_tied():
+    model = describe(TEXT)
+    with pytest.raises(ArtifactError, match="tie_word_embeddings"):
+        configure(evolve(model, config={**model.config, "tie_word_embeddings": True}))
+
+
+def test_every_key_is_read_or_known_to_change_nothing(published):
+    """Of the published config, and of transformers' class."""
+    ours = {each.name for each in fields(GlmConfig)} - {"mtp", "mtp_hidden"}
+    read = {*ours, *VARIANTS, *SELECTIONS, "linear_attn_config", "first_k_dense_replace",
+            "num_key_value_heads", "qk_head_dim", "model_type"}
+    theirs = {*vars(Glm5NextTextConfig())} - {*vars(transformers.PreTrainedConfig())}
+    assert (theirs | TEXT.keys()) - read == NOTHING.keys() & (theirs | TEXT.keys())
+    assert not read & NOTHING.keys()
+    odd = {key: "odd" for key in NOTHING}
+    assert configure(describe({**TEXT, **odd})) == evolve(published, mtp=False)
+    linear = {**LINEAR, "kda_layers": [0], "full_attn_layers": []}
+    assert configure(describe({**TEXT, "linear_attn_config": linear})) == configure(describe(TEXT))
 
 
 @pytest.mark.parametrize(("key", "value", "why"), [

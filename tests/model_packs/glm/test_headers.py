@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ninfer_convert.survey import survey
-from ninfer_fixtures.headers import read_table, write_headers
+from ninfer_fixtures.headers import Header, read_table, write_headers
 
 DATA = Path(__file__).parent / "data"
 L = "model.language_model.layers."
@@ -129,3 +129,37 @@ def test_a_checkpoint_of_nvfp4_with_a_plain_predictor(write, plugins):
     assert stored["text/layers/0/mlp/gate_up"] == ("nvfp4", "block_scale_k16_m128x4_v1")
     assert stored["mtp/layers/0/moe/experts/down"] == ("bf16", "contiguous_le_v1")
     assert stored["text/layers/0/kda/convolution"] == ("fp32", "contiguous_le_v1")
+
+
+EXPERT = f"{L}3.mlp.experts."
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda tensors: tensors.pop(f"{EXPERT}287.down_proj.weight"),
+     r"lacks a tensor.*experts\.287\.down_proj"),
+    (lambda tensors: tensors.update(
+        {f"{EXPERT}288.down_proj.weight": Header("BF16", (4096, 2048))}),
+     r"no place in the model: .*experts\.288"),
+    (lambda tensors: tensors.update(
+        {f"{EXPERT}down_proj": Header("BF16", (288, 4096, 2048))}),
+     r"no place in the model: .*experts\.0\.down_proj"),
+    (lambda tensors: tensors.update(
+        {f"{L}3.mlp.gate.weight_scale_inv": Header("F32", (3, 32))}),
+     r"not understood .*mlp\.gate\.weight.*weight_scale_inv"),
+    (lambda tensors: tensors.pop(f"{L}4.shared_head.norm.weight"), r"lacks .*4\.shared_head\.norm"),
+    (lambda tensors: tensors.pop(f"{L}4.eh_proj.weight"), r"no place in the model: .*layers\.4\."),
+    (lambda tensors: tensors.update({f"{L}4.hc_attn_fn": Header("BF16", (24, 16384))}),
+     r"no place in the model: .*4\.hc_attn_fn"),
+    (lambda tensors: tensors.update({"model.norm.weight": Header("BF16", (4096,))}),
+     r"no place in the model: model\.norm\.weight"),
+    (lambda tensors: tensors.update({
+        f"{L}3.self_attn.indexer.index_kpool_compress_ape": Header("BF16", (16, 128))}),
+     r"another shape .*\[16, 128\].*should be \[4, 128\]"),
+])
+def test_what_is_missing_or_too_much_is_named(write, doctor, change, message):
+    """A predictor with half its tensors, or another's; matrices stacked and apart; the pools that
+    are transformers' default."""
+    headers = headers_of("bf16", FIVE_LAYERS)
+    change(headers)
+    code, out, err = doctor("glm", write(headers, 4))
+    assert code == 1 and re.search(message, err) and not out, err

@@ -84,3 +84,21 @@ def test_a_quantised_checkpoint_is_its_numbers(converted, load, read_glm, kind):
         assert torch.equal(stored.view(numbers[name].shape), numbers[name]), name
     assert report.formats.keys() == {"fp32", *KINDS[kind][-1]}
     assert all(each.kept == each.objects for each in report.formats.values())
+
+
+def test_keys_of_a_quantised_projection_lie_across_its_scales(
+    tiny_glm, quantise, plugins, load, tmp_path
+):
+    """So they are stored in bf16; its values keep their bits."""
+    plain, up = tiny_glm(tmp_path / "plain", **SIZES).path, re.compile(r"kv_b_proj\.weight$")
+    folder, _ = quantise(plain, lambda name: fp8 if up.search(name) else None)
+    path = tmp_path / "model.ninfer"
+    convert(folder, path, pack=PACK, registry=plugins.registry)
+    numbers = load_file(plain / "model.safetensors")
+    numbers = numbers["model.language_model.layers.1.self_attn.kv_b_proj.weight"]
+    keys, values = numbers.unflatten(0, (3, -1)).split((10, 16), 1)
+    key_up, value_up = (load(path).weight(f"text/layers/1/attention/{part}_up")
+                        for part in ("key", "value"))
+    assert (key_up.info.format.name, value_up.info.format.name) == ("bf16", BLOCKS)
+    assert key_up.dense().equal(keys.mT.flatten(0, 1).bfloat16().float())
+    assert value_up.dense().equal(values.flatten(0, 1))

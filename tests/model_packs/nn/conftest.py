@@ -17,8 +17,8 @@ from ninfer_core.api import (
 )
 from ninfer_core.artifact.weight import Weight
 from ninfer_core.ops.binder import Binder
-from ninfer_core.plugin_host.builtin import ninfer_kernels
 from ninfer_core.state.store import StateStore
+from ninfer_fixtures.contracts import CONTRACTS
 
 FP32 = FormatSpec("fp32", "unused.module:codec", 32)
 KV = PagedStateSpec("kv", 1, (StatePlane("key", (2, 8)), StatePlane("value", (2, 8))))
@@ -99,11 +99,12 @@ def parameters():
 
 @pytest.fixture
 def context(parameters):
-    kernels = {spec.name: Registered(spec) for spec in ninfer_kernels()}
+    references = [each.reference_kernel() for each in CONTRACTS.values() if not each.fused]
+    kernels = {spec.name: Registered(spec) for spec in references}
     store = StateStore(
         [KV], CODEC, num_pages=4, max_sequences=1, max_context=256, max_verify_rows=1
     )
-    return Context(parameters, Binder(kernels, device="cpu"), store)
+    return Context(parameters, Binder(kernels, CONTRACTS, device="cpu"), store)
 
 
 @pytest.fixture(params=SPARSE_STEPS)

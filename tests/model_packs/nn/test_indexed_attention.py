@@ -9,8 +9,10 @@ from transformers.models.qwen4_exp.modeling_qwen4_exp import (
     Qwen4ExpTextRotaryEmbedding,
 )
 
-from ninfer_core.api import KVCodecSpec
+from ninfer_core.api import KernelRequest, KVCodecSpec
+from ninfer_core.ops.slot_rows import require_tail
 from ninfer_core.state.store import StateStore
+from ninfer_core.state.views import SlotPlanes
 from ninfer_nn import (
     IndexedAttention,
     IndexSizes,
@@ -22,6 +24,8 @@ from ninfer_nn import (
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TOKENS, THETA = 40, 6, 2, 24, 75, 1e4
 SECTIONS = (3, 2, 1)
+MOST_DRAFTS = 15
+"""That an engine can be asked for."""
 DRAFTS = 5  # tokens of a step that may lie behind the last
 CHUNKS = [(64, None), (3, None), (1, None), (7, None)]
 INDEX = IndexSizes(num_heads=6, head_dim=16, block=4, budget=2)
@@ -163,3 +167,12 @@ def test_written_instead_of_added(make_block, step_batch):
         outs.append(torch.ones_like(x) if adds else torch.full_like(x, torch.nan))
         block(x, step_batch((1, 0, 5, 0, True)), outs[-1])
     assert torch.allclose(outs[0] - 1, outs[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 8, 16, 32, 64])
+def test_tails_hold_an_open_block_and_as_many_drafts_as_there_may_be(block):
+    index = IndexSizes(num_heads=1, head_dim=4, block=block, budget=1)
+    *_, tail = indexed_attention_states("kv", 1, num_kv_heads=1, head_dim=4, index=index)
+    request = KernelRequest("mean_index_append", "cpu", "float32", sizes={"block": block})
+    columns = torch.empty(2, *tail.shape)
+    require_tail(request, SlotPlanes(columns, torch.empty(2, 1 + MOST_DRAFTS, 0)))

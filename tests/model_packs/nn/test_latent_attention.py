@@ -39,10 +39,12 @@ def oracle():
 def make_block(context, oracle):
     """``(**options) -> (block, context)`` on the same weights, in layer 1 of 2."""
     index = oracle.indexer
+    keys, values = oracle.kv_b_proj.weight.unflatten(0, (3, -1)).split((12, 10), 1)
     parameters = {
         "query_down": oracle.q_a_proj.weight, "query_norm": oracle.q_a_layernorm.weight,
         "query_up": oracle.q_b_proj.weight, "latent": oracle.kv_a_proj_with_mqa.weight,
-        "latent_norm": oracle.kv_a_layernorm.weight, "key_value_up": oracle.kv_b_proj.weight,
+        "latent_norm": oracle.kv_a_layernorm.weight, "key_up": keys.mT.flatten(0, 1),
+        "value_up": values.flatten(0, 1),
         "output": oracle.o_proj.weight, "index/query": index.wq_b.weight,
         "index/key": index.wk.weight, "index/key_norm": index.k_norm.weight,
         "index/key_norm_bias": index.k_norm.bias, "index/head_weights": index.weights_proj.weight,

@@ -7,7 +7,7 @@ import torch
 from transformers.models.qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5TextRotaryEmbedding
 
-from ninfer_nn import mrope_axes, rope_frequencies, rope_tables
+from ninfer_nn import mrope_axes, rope_frequencies, rope_tables, yarn_frequencies, yarn_scale
 
 
 def test_tables_are_exact_at_far_positions():
@@ -19,6 +19,26 @@ def test_tables_are_exact_at_far_positions():
     angle = 299_999 * frequencies[1].item()
     assert rope.cos[-1, 1].item() == pytest.approx(math.cos(angle), abs=1e-7)
     assert rope.sin[1].tolist() == pytest.approx(frequencies.sin().tolist(), abs=1e-7)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"factor": 2.5, "original_max_position_embeddings": 32_768},
+    {"beta_fast": 8.0, "beta_slow": 2.0}, {"partial_rotary_factor": 1.0, "rope_theta": 1e4},
+    {"original_max_position_embeddings": 4},
+])
+def test_yarn_is_that_of_transformers(changes):
+    """First as for Qwen's models at a million tokens."""
+    given = {"rope_type": "yarn", "rope_theta": 1e7, "partial_rotary_factor": 0.25, "factor": 4.0,
+             "original_max_position_embeddings": 262_144, "mrope_section": [11, 11, 10]} | changes
+    expected = Qwen3_5TextRotaryEmbedding(Qwen3_5TextConfig(head_dim=256, rope_parameters=given))
+    frequencies = yarn_frequencies(
+        int(256 * given["partial_rotary_factor"]), given["rope_theta"], factor=given["factor"],
+        original=given["original_max_position_embeddings"],
+        **{key: each for key, each in given.items() if key.startswith("beta")})
+    assert torch.allclose(frequencies.float(), expected.inv_freq, rtol=1e-6)
+    assert yarn_scale(given["factor"]) == pytest.approx(expected.attention_scaling)
+    rope = rope_tables(frequencies, 20, scale=0.5)
+    assert rope.cos.equal((0.5 * torch.outer(torch.arange(20), frequencies).cos()).float())
 
 
 def test_sections_are_interleaved():

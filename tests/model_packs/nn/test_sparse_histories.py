@@ -32,8 +32,9 @@ KINDS = {
     "latent": (
         latent_attention_states("kv", 1, latent_dim=8, index=INDEX),
         {"query_down": (6, H), "query_norm": (6,), "query_up": (8, 6), "latent": (8, H),
-         "latent_norm": (8,), "key_value_up": (14, 8), "output": (H, 6), "index/query": (16, 6),
-         "index/key": (8, H), "index/key_norm": (8,), "index/key_norm_bias": (8,),
+         "latent_norm": (8,), "key_up": (16, 4), "value_up": (6, 8), "output": (H, 6),
+         "index/query": (16, 6), "index/key": (8, H), "index/key_norm": (8,),
+         "index/key_norm_bias": (8,),
          "index/head_weights": (2, H), "index/pool_gate": (8, H), "index/pool_bias": (4, 8)},
     ),
 }

@@ -18,8 +18,8 @@ TIED = {
     "linear_num_key_heads": 3, "linear_num_value_heads": 3, "linear_key_head_dim": 8,
     "linear_value_head_dim": 14, "linear_conv_kernel_dim": 3,
     "rope_parameters": {
-        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
-        "mrope_section": [2, 1, 1],
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 20,
+        "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
     },
 }
 CASES = {

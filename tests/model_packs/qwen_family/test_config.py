@@ -16,6 +16,7 @@ ROPE = {
     "rope_type": "default", "rope_theta": 10_000_000, "partial_rotary_factor": 0.25,
     "mrope_interleaved": True, "mrope_section": [11, 11, 10],
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 262_144}
 TEXT = {  # of Qwen3.6-27B
     "model_type": "qwen3_5_text", "hidden_size": 5120, "num_hidden_layers": 64,
     "intermediate_size": 17408, "num_attention_heads": 24, "num_key_value_heads": 4,
@@ -143,7 +144,9 @@ def test_either_config_may_tie_the_head(inner, outer, tied):
         ({"mtp_num_hidden_layers": 2}, "mtp_num_hidden_layers"),
         ({"mtp_use_dedicated_embeddings": True}, "mtp_use_dedicated_embeddings"),
         ({"mlp_only_layers": [0]}, "mlp_only_layers"),
-        ({"rope_parameters": ROPE | {"rope_type": "yarn", "factor": 4.0}}, "rope_type"),
+        ({"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 4.0}}, "rope_type"),
+        ({"rope_parameters": ROPE | YARN | {"mscale": 1.0}}, "mscale"),
+        ({"rope_parameters": ROPE | YARN | {"truncate": False}}, "truncate"),
         ({"rope_parameters": ROPE | {"mrope_interleaved": False}}, "mrope_interleaved"),
         ({"rope_scaling": "linear"}, "rope_type"),
     ],
@@ -151,6 +154,21 @@ def test_either_config_may_tie_the_head(inner, outer, tied):
 def test_variants_that_are_not_computed_are_refused(change, name):
     with pytest.raises(ArtifactError, match=f"not supported: {name}"):
         read(TEXT | change)
+
+
+def test_yarn_has_as_many_positions_as_it_is_for():
+    config = read(TEXT | {"rope_parameters": ROPE | YARN})
+    assert (config.rope_type, config.max_context) == ("yarn", 1_048_576)
+    assert read(TEXT).max_context == TEXT["max_position_embeddings"]
+    text = config.components()["text"]["config"]
+    assert text["rope_parameters"].items() >= YARN.items() and read(text) == config
+
+
+@pytest.mark.parametrize("missing", ["factor", "original_max_position_embeddings"])
+def test_yarn_needs_its_sizes(missing):
+    given = {key: value for key, value in YARN.items() if key != missing}
+    with pytest.raises(ArtifactError, match="yarn needs a factor"):
+        read(TEXT | {"rope_parameters": ROPE | given})
 
 
 @pytest.mark.parametrize("key", [

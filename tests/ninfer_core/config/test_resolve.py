@@ -140,6 +140,11 @@ def test_a_table_of_the_host_counts_where_it_goes_to_the_device(report, path, mo
     assert "stay in host memory" not in line(device, "weights").arithmetic
 
 
+def test_tables_go_to_the_device_only_if_there_are_any(report, path):
+    with pytest.raises(api.ConfigError, match="leaves no table in host memory"):
+        resolve(LaunchConfig(model=path, tables_on_device=True), report)
+
+
 def test_what_was_asked_for_is_kept_and_said(report, path):
     config = LaunchConfig(model=path, max_context=100, kv_dtype="int8", profile="box", pack="mini")
     plan = resolve(config, report)

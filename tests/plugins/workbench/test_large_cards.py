@@ -16,7 +16,7 @@ MODULES = (
     "ninfer_pack_flash_next.plugin", "ninfer_pack_glm.plugin", "ninfer_convert.plugin",
     "ninfer_profile_rtx5090.plugin", "ninfer_profile_hopper.plugin",
     "ninfer_profile_dgx_spark.plugin", "ninfer_profile_dgx_spark.dual_plugin",
-    "ninfer_drafting.plugin", "ninfer_workbench.plugin",
+    "ninfer_drafting.plugin", "ninfer_workbench.plugin", "ninfer_ops.plugin",
 )
 CARDS = Cards(MODULES)
 FLASH_NEXT = "qwen3.8-flash-next-nvfp4"
@@ -78,6 +78,36 @@ def test_flash_next_on_a_5090_gets_its_experts_over_the_link():
     assert cached_share(plan, placement) == pytest.approx(frames / 24_576, rel=1e-3)
     usual = model_steps(plan, figures, placement, misses=0.05).decode(0)
     assert 98.5 < 1 / usual.seconds(figures) < 150  # 65 to 98.5 tok/s are reported
+
+
+@pytest.mark.parametrize(("name", "profile", "rows", "columns", "given"), [
+    # Queries, keys, values and gates of a delta network are the largest matrix.
+    (FLASH_NEXT, "hopper", 16_384, 2560, 10 * 2560),
+    (GLM, "dgx_spark", 3 * 8192 + 64 + 2 * 128, 4096, 8 * 4096),
+])
+def test_what_kernels_keep_for_a_prompt(name, profile, rows, columns, given):
+    """A matrix in bf16 and both halves of a product, what experts give in fp32, and scores of
+    blocks of four. Nothing is attended to in runs."""
+    plan, _, placement = planned(name, profile)
+    tokens = plan.config.step_tokens
+    kept = 2 * rows * columns + 2 * tokens * rows + 4 * tokens * given
+    assert lines_of(plan, placement)["kernels"] == kept + tokens * plan.config.max_context
+
+
+@pytest.mark.parametrize(("name", "profile", "context", "selected"), [
+    (FLASH_NEXT, "hopper", 12 * 2 * 4 * 128 // 4, 12 * 4 * 24 * 256),
+    (GLM, "dgx_spark", 11 * 2 * 32 * 128 // 4, 11 * 2 * 64 * (512 + 512)),
+])
+def test_operations_of_a_step(name, profile, context, selected):
+    """Two for each active parameter that is no table (6.67 and 16.74 billion), scores of the
+    context, and attention to 2048 tokens of it."""
+    plan, figures, placement = planned(name, profile)
+    steps = model_steps(plan, figures, placement)
+    at = {tokens: sum(steps.decode(tokens).flops.values()) for tokens in (0, 1024, 4096, 8192)}
+    assert at[0] / 2e9 == pytest.approx({FLASH_NEXT: 6.67, GLM: 16.74}[name], abs=5e-3)
+    assert at[1024] - at[0] == 1024 * (context + selected)
+    assert at[4096] - at[0] == 4096 * context + 2048 * selected
+    assert at[8192] - at[4096] == 4096 * context
 
 
 def test_glm_needs_two_sparks():

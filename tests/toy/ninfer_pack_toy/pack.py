@@ -60,6 +60,7 @@ class ToyPack:
             "vocab_size": config.vocab_size,
             "max_context": config.max_context,
             "attention_flops_per_token": 4 * heads * config.head_dim,
+            "attention_width": config.num_heads * config.head_dim,
             "launches_per_step": 8 * len(config.layers) + 3,
         }
 
