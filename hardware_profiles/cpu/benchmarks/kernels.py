@@ -6,7 +6,8 @@
 First the limits (streaming reads, torch's fp32 matrix product), then for every weight format a
 product of 1, 4, 16 and 512 tokens with more weights than caches hold, then attention, then the ops
 of a gated delta network beside its chunked form in torch, then a mixture of experts beside a dense
-MLP with as many weights a token. Times are minima: other processes only ever add.
+MLP with as many weights a token, then hyper-connections and index keys. Times are minima: other
+processes only ever add.
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ from ninfer_core.api import KernelRequest, WeightInfo
 from ninfer_core.artifact.layouts.planar import plane_view
 from ninfer_core.artifact.weight import Weight
 from ninfer_core.plugin_host.builtin import ninfer_weight_formats, ninfer_weight_layouts
+from ninfer_core.state.codecs import Fp32Codec
 from ninfer_core.state.step import StepBatch
-from ninfer_core.state.views import SlotPlanes
+from ninfer_core.state.views import PagedPlanes, SlotPlanes
 from ninfer_profile_cpu import chunked_delta_rule
 from ninfer_profile_cpu.bindings.experts import bind_moe_mlp, bind_moe_route
+from ninfer_profile_cpu.bindings.index_keys import bind_softmax_index_append
 from ninfer_profile_cpu.bindings.matrix import bind_linear, bind_swiglu
 from ninfer_profile_cpu.bindings.rows import bind_gated_rmsnorm
+from ninfer_profile_cpu.bindings.sinkhorn import (
+    bind_sinkhorn_read,
+    bind_sinkhorn_write,
+    bind_stream_mean,
+)
 from ninfer_profile_cpu.bindings.slots import bind_causal_conv1d, bind_gated_delta_rule
 from ninfer_profile_cpu.kernels.attention import attention_body, scratch_bytes, static_block
 from ninfer_profile_cpu.kernels.attention_call import attention
@@ -60,6 +68,9 @@ VALUE_HEADS = (32, 48)
 EXPERTS, TOP_K, WIDTH, INNER = 256, 8, 2048, 512
 """A mixture of experts of Qwen3.5-35B-A3B."""
 
+STREAMS, STREAM_WIDTH, INDEX_DIM, BLOCK, TAIL = 4, 4096, 128, 4, 64
+"""Hyper-connections and index keys of GLM-5.3-Flash."""
+
 KV_DTYPES = {
     "fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn,
 }
@@ -73,7 +84,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=9)
     parser.add_argument("--kv-heads", type=int, default=3)
     parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--part", choices=("products", "attention", "delta", "experts"))
+    parser.add_argument("--part", choices=("products", "attention", "delta", "experts", "streams"))
     options = parser.parse_args()
     limits(options)
     torch.set_num_threads(options.threads)
@@ -89,6 +100,9 @@ def main() -> None:
             delta_network(heads, options.threads)
     if options.part in (None, "experts"):
         mixture_of_experts()
+    if options.part in (None, "streams"):
+        mixing_streams()
+        index_keys()
 
 
 def limits(options: argparse.Namespace) -> None:
@@ -295,6 +309,43 @@ def dense_mlp(gate_up: Weight) -> Callable[[torch.Tensor, torch.Tensor], torch.T
     project = bind_linear(KernelRequest("linear", "cpu", "float32"), down, None)
     products = torch.empty(512, TOP_K * INNER)
     return lambda x, out: project(gate(x, products[: len(x)]), out)
+
+
+def mixing_streams() -> None:
+    """What a block of GLM-5.3-Flash has around it."""
+    sizes = {"num_streams": STREAMS, "iterations": 20, "eps": 1e-6, "norm_eps": 1e-5}
+    request, size = KernelRequest("", "cpu", "float32", sizes=sizes), STREAMS * (STREAMS + 2)
+    read = bind_sinkhorn_read(request, torch.zeros(size), torch.ones(3))
+    write, mean = bind_sinkhorn_write(request), bind_stream_mean(request)
+    for tokens in (1, 512):
+        streams, products = torch.randn(tokens, STREAMS * STREAM_WIDTH), torch.randn(tokens, size)
+        out, mix = torch.empty(tokens, STREAM_WIDTH), torch.empty(tokens, STREAMS * (STREAMS + 1))
+        seconds = [fastest(each) for each in (
+            partial(read, products, streams, out, mix), partial(write, out, mix, streams),
+            partial(mean, streams, out))]
+        times = " ".join(f"{1e6 * each:8.1f}" for each in seconds)
+        print(f"sinkhorn_read, sinkhorn_write, stream_mean, {tokens} tokens: {times} us  "
+              f"{2 * streams.nbytes / seconds[1] / 1e9:5.1f} GB/s of streams written anew")
+
+
+def index_keys() -> None:
+    """Of one layer, by softmax."""
+    entries = torch.zeros(9, 64 // BLOCK, INDEX_DIM)
+    planes = PagedPlanes("float32", Fp32Codec(), {"index_key": {"values": entries}})
+    tail = SlotPlanes(torch.zeros(2, TAIL, 2 * INDEX_DIM), torch.zeros(2, 4, 0))
+    sizes = {"head_dim": INDEX_DIM, "block": BLOCK, "eps": 1e-6}
+    request = KernelRequest("softmax_index_append", "cpu", "float32", sizes=sizes)
+    norms = torch.ones(INDEX_DIM), torch.zeros(INDEX_DIM), torch.zeros(BLOCK, INDEX_DIM)
+    append = bind_softmax_index_append(request, planes, tail, *norms)
+    for tokens in (1, 512):
+        batch = StepBatch.allocate(max_tokens=tokens, max_rows=1, max_pages=8, max_logits=1)
+        batch.num_rows, batch.num_tokens, batch.row_start[1] = 1, tokens, tokens
+        batch.slots[0] = 1
+        batch.positions.copy_(torch.arange(BLOCK - 1, BLOCK - 1 + tokens) % 512)
+        batch.page_table.copy_(torch.arange(1, 9))
+        k, s = torch.randn(tokens, INDEX_DIM), torch.randn(tokens, INDEX_DIM)
+        seconds = fastest(partial(append, k, s, batch))
+        print(f"softmax_index_append, {tokens} tokens: {1e6 * seconds:.1f} us")
 
 
 def random_weight(name: str, rows: int, width: int) -> Weight:

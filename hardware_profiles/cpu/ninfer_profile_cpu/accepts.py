@@ -12,6 +12,8 @@ BITS = (4, 5, 6, 8)
 GROUP_MULTIPLE = 32
 ACTIVATIONS = ("silu", "sigmoid")
 KV_CODECS = ("fp32", "bf16", "int8", "fp8")
+PLAIN_FP32 = ("fp32", "float32")
+"""Codecs that store what they are given: one, and what state without a codec has."""
 
 
 def accept_dtype(request: KernelRequest) -> str | None:
@@ -45,13 +47,19 @@ def accept_gated_rmsnorm(request: KernelRequest) -> str | None:
     return accept_dtype(request) or _refuse_activation(request)
 
 
-def accept_causal_conv1d(request: KernelRequest) -> str | None:
-    if (dilation := request.sizes.get("dilation", 1)) != 1:
-        return f"takes neighbouring columns, not every {dilation}th"
-    return accept_dtype(request)
+def accept_mean_index_append(request: KernelRequest) -> str | None:
+    return accept_dtype(request) or _refuse_code(request)
+
+
+def accept_softmax_index_append(request: KernelRequest) -> str | None:
+    return accept_dtype(request) or _refuse_code(request)
 
 
 def accept_rope_kv_append(request: KernelRequest) -> str | None:
+    return accept_dtype(request) or _refuse_cache(request)
+
+
+def accept_key_append(request: KernelRequest) -> str | None:
     return accept_dtype(request) or _refuse_cache(request)
 
 
@@ -112,6 +120,12 @@ def _refuse_weight(weight: WeightInfo) -> str | None:
         return f"decodes {BITS} bits in groups of multiples of {GROUP_MULTIPLE}, not {structure}"
     if structure.scale_dtype != "float16":
         return f"reads scales of float16, not {structure.scale_dtype}"
+    return None
+
+
+def _refuse_code(request: KernelRequest) -> str | None:
+    if request.kv_codec not in PLAIN_FP32:
+        return f"writes index keys in fp32, not in {request.kv_codec}"
     return None
 
 

@@ -18,11 +18,18 @@ _KERNELS = {
     "scaled_silu": "streams",
     "stream_read": "streams",
     "stream_add": "streams",
+    "signed_sqrt_gate": "streams",
+    "sinkhorn_read": "sinkhorn",
+    "sinkhorn_write": "sinkhorn",
+    "stream_mean": "sinkhorn",
     "causal_conv1d": "slots",
     "gated_delta_rule": "slots",
     "channel_delta_rule": "slots",
     "rope_kv_append": "cache",
+    "key_append": "cache",
     "paged_attention": "cache",
+    "mean_index_append": "index_keys",
+    "softmax_index_append": "index_keys",
     "index_select": "sparse",
     "selected_attention": "sparse",
 }
@@ -30,8 +37,10 @@ _TOLERANCES = {"embedding": "exact"}
 
 
 _PLAIN = {
-    "channel_delta_rule", "gated_delta_rule", "grouped_rmsnorm", "head_projection",
-    "index_select", "rmsnorm", "scaled_silu", "sigmoid_gate", "stream_add", "stream_read",
+    "causal_conv1d", "channel_delta_rule", "gated_delta_rule", "grouped_rmsnorm",
+    "head_projection", "index_select", "rmsnorm", "scaled_silu", "sigmoid_gate",
+    "signed_sqrt_gate", "sinkhorn_read", "sinkhorn_write", "stream_add", "stream_mean",
+    "stream_read",
 }
 """Ops whose kernels ask for nothing but a dtype of activations."""
 

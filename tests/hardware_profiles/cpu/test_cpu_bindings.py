@@ -18,10 +18,11 @@ from ninfer_core.api import (
 )
 from ninfer_core.artifact.layouts.planar import plane_view
 from ninfer_core.artifact.weight import Weight
-from ninfer_core.ops.contracts import CONTRACTS
 from ninfer_core.plugin_host.builtin import ninfer_weight_formats, ninfer_weight_layouts
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.store import StateStore
+from ninfer_fixtures.contracts import CONTRACTS
+from ninfer_profile_cpu.bindings.matrix import bind_head_projection
 from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.plugin import ninfer_hardware_profiles, ninfer_kernels
 from ninfer_profile_cpu.profile import num_cores
@@ -301,3 +302,19 @@ def test_registering_imports_no_heavy_module():
     code = "import sys, ninfer_profile_cpu.plugin as p, ninfer_profile_cpu.profile as q\n"
     code += "p.ninfer_kernels(); q.detect(); assert not {'torch', 'numba'} & set(sys.modules)"
     assert run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(("heads", "rows", "width"), [(1, 1, 1), (3, 40, 24), (4, 7, 33)])
+@pytest.mark.parametrize("format", ["fp32", "bf16", "q8_g32_fp16"])
+def test_a_product_for_each_head(format, heads, rows, width, randn):
+    weight = _weight(randn(heads * rows, width), format)
+    x = randn(20, heads * width + 5)[:, 2:-3]
+    request = KernelRequest("head_projection", "cpu", "float32", sizes={"num_heads": heads})
+    own = bind_head_projection(request, weight)
+    reference = CONTRACTS["head_projection"].reference.load()(request, weight)
+    wide, expected = torch.full((20, heads * rows + 3), torch.nan), torch.empty(20, heads * rows)
+    out = own(x, wide[:, 1:-2])
+    assert torch.allclose(out, reference(x, expected), atol=1e-5)
+    assert wide[:, 0].isnan().all() and wide[:, -2:].isnan().all()
+    for t in range(20):
+        assert own(x[t : t + 1], torch.empty(1, heads * rows)).equal(out[t : t + 1])

@@ -7,8 +7,8 @@ from torch.nn.functional import silu
 from ninfer_core.api import KernelRequest, WeightInfo
 from ninfer_core.artifact.layouts.planar import plane_view
 from ninfer_core.artifact.weight import Weight
-from ninfer_core.ops.contracts import CONTRACTS
 from ninfer_core.plugin_host.builtin import ninfer_weight_formats, ninfer_weight_layouts
+from ninfer_fixtures.contracts import CONTRACTS
 from ninfer_profile_cpu.kernels import moe_mlp
 from ninfer_profile_cpu.kernels.pool import pool
 from ninfer_profile_cpu.plugin import ninfer_kernels

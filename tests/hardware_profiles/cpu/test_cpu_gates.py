@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.ops.contracts import CONTRACTS
+from ninfer_fixtures.contracts import CONTRACTS
 from ninfer_profile_cpu.accepts import accept_gated_rmsnorm
 from ninfer_profile_cpu.bindings.rows import bind_gated_rmsnorm, bind_sigmoid_gate
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.ops.contracts import CONTRACTS
 from ninfer_core.state.views import SlotPlanes
+from ninfer_fixtures.contracts import CONTRACTS
 from ninfer_profile_cpu.bindings import slots
 from ninfer_profile_cpu.kernels.pool import pool
 
@@ -39,10 +39,10 @@ def make_planes(shape, record_shape, record_rows=4):
     )
 
 
-def convolution(factory, randn, width=37, taps=4):
+def convolution(factory, randn, width=37, taps=4, dilation=1):
     """``(call, widths of inputs, planes)`` of an op made by a factory."""
-    planes = make_planes((taps - 1, width), (width,))
-    request = KernelRequest("causal_conv1d", "cpu", "float32")
+    planes = make_planes(((taps - 1) * dilation, width), (width,))
+    request = KernelRequest("causal_conv1d", "cpu", "float32", sizes={"dilation": dilation})
     op = factory(request, weight=randn(taps, width, seed=5), planes=planes)
     return partial(into_poison, op, width), [width], planes
 
@@ -85,13 +85,16 @@ def strided(randn, count, widths, seed):
     return (2 * randn(count, sum(widths) + 5, seed=seed))[:, 2:-3].split(widths, dim=1)
 
 
-CHANNELS_AND_TAPS = (1, 2), (37, 1), (16, 4), (530, 4), (1100, 9)
+CONVOLUTIONS = (1, 2, 1), (37, 1, 3), (16, 4, 1), (530, 4, 3), (1100, 9, 1), (24, 2, 5)
+"""Channels, taps, columns from one to the next."""
 HEADS_AND_DIMS = (
     ((1, 1), (1, 1)), ((2, 6), (5, 7)), ((1, 3), (24, 40)), ((3, 3), (17, 33)), ((1, 2), (128, 128))
 )
 CASES = {
-    f"convolution {width} x {taps}": ("causal_conv1d", convolution, {"width": width, "taps": taps})
-    for width, taps in CHANNELS_AND_TAPS
+    f"convolution {width} x {taps}, {dilation}": (
+        "causal_conv1d", convolution, {"width": width, "taps": taps, "dilation": dilation}
+    )
+    for width, taps, dilation in CONVOLUTIONS
 } | {
     f"delta rule {heads} {dims}": ("gated_delta_rule", delta_rule, {"heads": heads, "dims": dims})
     for heads, dims in HEADS_AND_DIMS

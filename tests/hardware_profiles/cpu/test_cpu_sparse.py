@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from ninfer_core.api import KernelRequest, KVCodecSpec, PagedStateSpec, StatePlane
-from ninfer_core.ops.contracts import CONTRACTS
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.store import StateStore
+from ninfer_fixtures.contracts import CONTRACTS
 from ninfer_profile_cpu.bindings import sparse
-from ninfer_profile_cpu.bindings.cache import bind_paged_attention
-from ninfer_profile_cpu.bindings.matrix import bind_head_projection
+from ninfer_profile_cpu.bindings.cache import bind_key_append, bind_paged_attention
 from ninfer_profile_cpu.kernels.kv_codecs import KV_CODECS
 from ninfer_profile_cpu.kernels.pool import pool
 
@@ -187,14 +186,17 @@ def test_attention_does_not_depend_on_company(randn):
         assert alone.equal(together[t : t + 1])
 
 
-@pytest.mark.parametrize(("heads", "rows", "width"), [(1, 1, 1), (3, 40, 24), (4, 7, 33)])
-def test_a_product_for_each_head(heads, rows, width, randn):
-    weight, x = randn(heads, rows, width), randn(20, heads * width + 5)[:, 2:-3]
-    own = bind_head_projection(make_request("head_projection"), weight)
-    reference = CONTRACTS["head_projection"].reference.load()(make_request(""), weight)
-    wide, expected = torch.full((20, heads * rows + 3), torch.nan), torch.empty(20, heads * rows)
-    out = own(x, wide[:, 1:-2])
-    assert torch.allclose(out, reference(x, expected), atol=1e-5)
-    assert wide[:, 0].isnan().all() and wide[:, -2:].isnan().all()
-    for t in range(20):
-        assert own(x[t : t + 1], torch.empty(1, heads * rows)).equal(out[t : t + 1])
+@pytest.mark.parametrize("codec", KV_CODECS)
+@pytest.mark.parametrize("heads", [1, 3])
+def test_keys_are_stored_as_by_the_reference(codec, heads, randn):
+    """Bit for bit, and nothing else is written."""
+    rows, stored = [(0, 60, 70), (1, 3, 1)], []
+    key = randn(71, heads * 64 + 5)[:, 2:-3]
+    for factory in (bind_key_append, CONTRACTS["key_append"].reference.load()):
+        planes = make_planes(4, randn, codec, heads=heads, latent=True)
+        request = make_request("key_append", codec, num_kv_heads=heads, head_dim=64)
+        factory(request, planes)(key, make_batch(*rows))
+        stored.append(planes.planes["key"])
+    for name, found in stored[0].items():
+        own, wanted = (each.contiguous().view(torch.uint8) for each in (found, stored[1][name]))
+        assert own.equal(wanted)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.ops.contracts import CONTRACTS
+from ninfer_fixtures.contracts import CONTRACTS
 from ninfer_profile_cpu.bindings import streams
 
 S, H = 3, 37
@@ -15,6 +15,7 @@ OPS = {  # op: (sizes, widths of what it reads, width of its result)
     "scaled_silu": ({"scale": 1 / S}, [H], H),
     "stream_read": ({"num_streams": S}, [S * H, S * H], H),
     "stream_add": ({"num_streams": S}, [H, S], S * H),
+    "signed_sqrt_gate": ({"num_streams": S}, [S * H, S * H, H], S * H),
 }
 
 
@@ -50,3 +51,14 @@ def test_a_row_has_the_same_bits_in_any_company(op, run):
     together = run(streams, op, slice(0, 20))
     for begin, end in ((0, 1), (3, 4), (5, 14), (19, 20)):
         assert torch.equal(run(streams, op, slice(begin, end)), together[begin:end])
+
+
+@pytest.mark.parametrize("score", [0.0, 1e-9, -1e-9, 4.0, -4.0, torch.nan])
+def test_signed_roots(score):
+    """Of scores that are 0, below the least, and broken."""
+    k, q, v = torch.full((1, 16), score), torch.eye(16)[:1] * 4.0, torch.ones(1, 16)
+    made = []
+    for factory in (streams.bind_signed_sqrt_gate, CONTRACTS["signed_sqrt_gate"].reference.load()):
+        gate = factory(KernelRequest("", "cpu", "float32", sizes={"num_streams": 1}))
+        made.append(gate(k, q, v, torch.empty(1, 16)))
+    assert torch.allclose(*made, rtol=1e-6, equal_nan=True)

@@ -1,4 +1,4 @@
-"""``rope_kv_append`` and ``paged_attention``: the ops on a paged cache."""
+"""``rope_kv_append``, ``key_append`` and ``paged_attention``: the ops on a paged cache."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from ninfer_profile_cpu.bindings.owning import owning
 from ninfer_profile_cpu.kernels.attention import attention_body, scratch_bytes, static_block
 from ninfer_profile_cpu.kernels.attention_call import attention
 from ninfer_profile_cpu.kernels.kv_codecs import plane_block
+from ninfer_profile_cpu.kernels.launch import launch
 from ninfer_profile_cpu.kernels.pool import pool
-from ninfer_profile_cpu.kernels.rope import rope_kv_append, rope_kv_append_body
+from ninfer_profile_cpu.kernels.rope import (
+    TOKENS_PER_ITEM,
+    key_append_body,
+    rope_kv_append,
+    rope_kv_append_body,
+)
 from ninfer_profile_cpu.kernels.rope import scratch_bytes as angle_bytes
 from ninfer_profile_cpu.kernels.rope import static_block as rope_block
 
@@ -51,6 +57,24 @@ def bind_rope_kv_append(
         )
 
     return owning(call, static, keys, values, tables, planes)
+
+
+def bind_key_append(
+    request: KernelRequest, planes: PagedPlanes
+) -> Callable[[Tensor, StepBatch], None]:
+    keys, heads = _block(request, planes, "key"), request.sizes["num_kv_heads"]
+    shared, body, dim = pool().address, key_append_body(), request.sizes["head_dim"]
+    constants = keys.ctypes.data, heads, dim
+
+    def call(key: Tensor, batch: StepBatch) -> None:
+        table = batch.page_table
+        launch(
+            shared, body, key.shape[0], TOKENS_PER_ITEM, *constants, key.data_ptr(),
+            4 * key.stride(0), batch.positions.data_ptr(), batch.token_row.data_ptr(),
+            table.data_ptr(), 4 * table.stride(0),
+        )
+
+    return owning(call, keys, planes)
 
 
 def bind_paged_attention(

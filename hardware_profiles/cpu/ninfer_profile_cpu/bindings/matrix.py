@@ -20,6 +20,9 @@ from ninfer_profile_cpu.kernels.swiglu import scratch_bytes as gated_bytes
 from ninfer_profile_cpu.kernels.swiglu import swiglu_body
 from ninfer_profile_cpu.kernels.weight_fields import BLOCK_ROWS, NUM_ROWS
 
+PLAIN = ("fp32", "bf16")
+"""Formats whose rows lie one after the other, without anything beside them."""
+
 
 def bind_embedding(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
     stored = stored_weight(weight)
@@ -74,9 +77,14 @@ def multiply(stored: StoredWeight, x: Tensor, out: Tensor) -> None:
 
 
 def bind_head_projection(
-    request: KernelRequest, weight: Tensor
+    request: KernelRequest, weight: Weight
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    matrices = [dense_matrix(each) for each in weight.float().contiguous()]
+    """Rows of plain numbers are read where they lie; of others there is a copy in fp32."""
+    count = request.sizes["num_heads"]
+    if weight.info.format.name in PLAIN:
+        matrices = [stored_weight(weight.part(head, count)) for head in range(count)]
+    else:
+        matrices = [dense_matrix(each) for each in weight.dense().unflatten(0, (count, -1))]
     pool().reserve(BUFFER_BYTES + matrices[0].area_bytes)
 
     def call(x: Tensor, out: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ def bind_causal_conv1d(
     weight = weight.float().contiguous()
     taps, width = weight.shape
     static = convolution.static_block(
-        weight=weight.data_ptr(), taps=taps, width=width, **_addresses(planes)
+        weight=weight.data_ptr(), taps=taps, dilation=request.sizes.get("dilation", 1),
+        width=width, **_addresses(planes),
     )
     num_strips = -(-width // convolution.STRIP)
     shared, body, constants = pool().address, convolution.convolution_body(), static.ctypes.data

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
+from ninfer_profile_cpu.bindings.owning import owning
 from ninfer_profile_cpu.bindings.rows import bind_rmsnorm, bind_sigmoid_gate
+from ninfer_profile_cpu.kernels.gates import STRIPS_PER_ITEM, signed_sqrt_gate_body
+from ninfer_profile_cpu.kernels.launch import launch
+from ninfer_profile_cpu.kernels.pool import pool
 
 
 def bind_grouped_rmsnorm(
@@ -60,3 +65,21 @@ def bind_stream_add(request: KernelRequest) -> Callable[[Tensor, Tensor, Tensor]
             stream += share * y
 
     return stream_add
+
+
+def bind_signed_sqrt_gate(
+    request: KernelRequest
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    static = np.array([request.sizes["num_streams"], 0])
+    shared, body, constants = pool().address, signed_sqrt_gate_body(), static.ctypes.data
+
+    def signed_sqrt_gate(k: Tensor, q: Tensor, v: Tensor, out: Tensor) -> Tensor:
+        static[1] = v.shape[1]
+        launch(
+            shared, body, v.shape[0] * int(static[0]), STRIPS_PER_ITEM, k.data_ptr(),
+            4 * k.stride(0), q.data_ptr(), 4 * q.stride(0), v.data_ptr(), 4 * v.stride(0),
+            out.data_ptr(), 4 * out.stride(0), constants,
+        )
+        return out
+
+    return owning(signed_sqrt_gate, static)

@@ -17,7 +17,7 @@ f32 = types.float32
 STRIP = 512
 """Channels of an item: a strip of a few tokens and of the weight stays in L1."""
 
-WEIGHT, TAPS, WIDTH, COMMITTED, SLOT_BYTES, RECORD, RECORD_BYTES = range(7)
+WEIGHT, TAPS, DILATION, WIDTH, COMMITTED, SLOT_BYTES, RECORD, RECORD_BYTES = range(8)
 """Static block of one layer, see `static_block`."""
 
 STATIC, X, X_STRIDE, OUT, OUT_STRIDE, ROW_START, SLOTS, REPLAY, CERTAIN = range(9)
@@ -25,15 +25,15 @@ STATIC, X, X_STRIDE, OUT, OUT_STRIDE, ROW_START, SLOTS, REPLAY, CERTAIN = range(
 
 
 def static_block(
-    *, weight: int, taps: int, width: int, committed: int, slot_bytes: int, record: int,
-    record_bytes: int,
+    *, weight: int, taps: int, dilation: int, width: int, committed: int, slot_bytes: int,
+    record: int, record_bytes: int,
 ) -> np.ndarray:
     """int64 block of what does not change from call to call.
 
-    fp32 at addresses: ``weight`` [taps, width], ``committed`` [taps - 1, width] a slot, ``record``
-    [rows, width] a slot; ``slot_bytes``, ``record_bytes``: from slot to slot of the two.
+    fp32 at addresses: ``weight`` [taps, width], ``committed`` [(taps - 1) dilation, width] a slot,
+    ``record`` [rows, width] a slot; ``slot_bytes``, ``record_bytes``: from slot to slot of the two.
     """
-    fields = [weight, taps, width, committed, slot_bytes, record, record_bytes]
+    fields = [weight, taps, dilation, width, committed, slot_bytes, record, record_bytes]
     return np.array(fields, dtype=np.int64)
 
 
@@ -81,7 +81,13 @@ def _column(static, committed, x, x_stride, index):
     """Where the column ``index`` tokens behind the first of the step is; before it, committed."""
     if index >= 0:
         return x + index * x_stride
-    return committed + (arg(static, TAPS) - 1 + index) * 4 * arg(static, WIDTH)
+    return committed + (_history(static) + index) * 4 * arg(static, WIDTH)
+
+
+@inline
+def _history(static):
+    """Committed columns of a slot."""
+    return (arg(static, TAPS) - 1) * arg(static, DILATION)
 
 
 @inline
@@ -91,7 +97,8 @@ def _convolve(static, committed, x, x_stride, token, channel, channels, out):
     for i in range(0, channels, LANES):
         total = vsplat(f32(0.0))
         for j in range(taps):
-            column = _column(static, committed, x, x_stride, token + j - (taps - 1))
+            index = token + (j - (taps - 1)) * arg(static, DILATION)
+            column = _column(static, committed, x, x_stride, index)
             factors = load_some(weight + j * stride + 4 * i, channels - i)
             total = vfma(factors, load_some(column + 4 * i, channels - i), total)
         store_some(out + 4 * i, vsilu(total), channels - i)
@@ -100,7 +107,7 @@ def _convolve(static, committed, x, x_stride, token, channel, channels, out):
 @inline
 def _append(static, committed, new, new_stride, count, channels):
     """Append ``count`` columns to the committed ones, of which the last stay."""
-    history, stride = arg(static, TAPS) - 1, 4 * arg(static, WIDTH)
+    history, stride = _history(static), 4 * arg(static, WIDTH)
     if count:
         for j in range(history):  # in place: each is read before it is written
             column = _column(static, committed, new, new_stride, j + count - history)

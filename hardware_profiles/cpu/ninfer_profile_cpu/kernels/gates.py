@@ -12,7 +12,7 @@ from .compile import compile_native, inline
 from .machine import LANES
 from .memory import arg, bits_of_float, float_of_bits, load_float
 from .norm import sum_squares
-from .vec import load_some, store_some, vmul, vsigmoid, vsilu, vsplat
+from .vec import load_some, store_some, vfma, vmul, vsigmoid, vsilu, vsplat, vsum
 
 f32 = types.float32
 
@@ -23,6 +23,9 @@ STRIP = 1024
 """Columns of an item of the plain gate, and"""
 STRIPS_PER_ITEM = 4
 """how many of those are worth a fork."""
+
+TINY = 1e-6
+"""Least size of which a signed root is taken."""
 
 SILU, SIGMOID = range(2)
 """Activations, in the order of `accepts.ACTIVATIONS`."""
@@ -61,6 +64,16 @@ def sigmoid_gate_body() -> int:
     return compile_native(_sigmoid_gate)
 
 
+@functools.cache
+def signed_sqrt_gate_body() -> int:
+    """Body ``(k, k_stride, q, q_stride, v, v_stride, out, out_stride, static)``, item = stream of a
+    token; ``static``: int64 number of streams, and width H of one.
+
+    fp32 ``k``, ``q``, ``out`` [T, S H], ``v`` [T, H]; strides in bytes.
+    """
+    return compile_native(_signed_sqrt_gate)
+
+
 def _gated_rmsnorm(args, begin, end, scratch):
     static = arg(args, 0)
     x, x_stride, gate, gate_stride = arg(args, 1), arg(args, 2), arg(args, 3), arg(args, 4)
@@ -97,3 +110,30 @@ def _sigmoid_gate(args, begin, end, scratch):
             g = vsplat(load_float(gates)) if is_scalar else load_some(gates + 4 * i, width - i)
             y = vmul(load_some(row + 4 * i, width - i), vsigmoid(g))
             store_some(to + 4 * i, y, width - i)
+
+
+def _signed_sqrt_gate(args, begin, end, scratch):
+    count, width = arg(arg(args, 8), 0), arg(arg(args, 8), 1)
+    for item in range(begin, end):
+        t, column = item // count, 4 * width * (item % count)
+        k = arg(args, 0) + t * arg(args, 1) + column
+        gate = _signed_sqrt(k, arg(args, 2) + t * arg(args, 3) + column, width)
+        v, out = arg(args, 4) + t * arg(args, 5), arg(args, 6) + t * arg(args, 7) + column
+        for i in range(0, width, LANES):
+            gated = vmul(load_some(v + 4 * i, width - i), gate)
+            store_some(out + 4 * i, gated, width - i)
+
+
+@inline
+def _signed_sqrt(k, q, width):
+    """The gate of one stream, in all lanes."""
+    total = vsplat(f32(0.0))
+    for i in range(0, width, LANES):
+        total = vfma(load_some(k + 4 * i, width - i), load_some(q + 4 * i, width - i), total)
+    score = vsum(total) / f32(math.sqrt(f32(width)))
+    size = abs(score)
+    size = f32(TINY) if size < f32(TINY) else size  # max() of Numba would drop a NaN
+    root = f32(math.sqrt(size))
+    if score == f32(0.0):
+        root = f32(0.0)
+    return vsigmoid(vsplat(-root if score < f32(0.0) else root))

@@ -63,6 +63,13 @@ def rope_kv_append_body() -> int:
     return compile_native(_rope_kv_append)
 
 
+@functools.cache
+def key_append_body() -> int:
+    """Body ``(keys, num_heads, head_dim, key, key_stride, positions, token_row, page_table,
+    table_stride)``, item = token: heads as they are into the plane ``keys``, the rest as above."""
+    return compile_native(_key_append)
+
+
 @entry
 def rope_kv_append(
     pool, body, num_tokens, static, q, q_stride, k, k_stride, v, v_stride, rope_positions,
@@ -83,27 +90,45 @@ def _rope_kv_append(args, begin, end, scratch):
     static = arg(args, STATIC)
     keys, values, size = arg(static, KEYS), arg(static, VALUES), 4 * arg(static, HEAD_DIM)
     for t in range(begin, end):
-        cos, sin = _angles(args, t, scratch)
+        turns = arg(args, ROPE_POSITIONS) + 8 * t
+        cos, sin = angles(static, turns, arg(args, AXIS_STRIDE), scratch)
         q, k = arg(args, Q) + t * arg(args, Q_STRIDE), arg(args, K) + t * arg(args, K_STRIDE)
         v = arg(args, V) + t * arg(args, V_STRIDE)
-        _turn(static, q, arg(static, NUM_HEADS), arg(static, QUERY_NORM), cos, sin)
-        _turn(static, k, arg(static, NUM_KV_HEADS), arg(static, KEY_NORM), cos, sin)
-        position = load_int64(arg(args, POSITIONS) + 8 * t)
-        row = load_int32(arg(args, TOKEN_ROW) + 4 * t)
-        pages = arg(args, PAGE_TABLE) + row * arg(args, TABLE_STRIDE)
-        page = load_int32(pages + 4 * (position // PAGE_TOKENS))
+        turn(static, q, arg(static, NUM_HEADS), arg(static, QUERY_NORM), cos, sin)
+        turn(static, k, arg(static, NUM_KV_HEADS), arg(static, KEY_NORM), cos, sin)
+        place = _place(arg(args, POSITIONS), arg(args, TOKEN_ROW), arg(args, PAGE_TABLE),
+                       arg(args, TABLE_STRIDE), t)
         for head in range(arg(static, NUM_KV_HEADS)):
-            place = keys, page, position % PAGE_TOKENS, head, k + head * size, size // 4
-            call(arg(keys, WRITE), place)
-            place = values, page, position % PAGE_TOKENS, head, v + head * size, size // 4
-            call(arg(values, WRITE), place)
+            _write(keys, place, head, k + head * size, size // 4)
+            _write(values, place, head, v + head * size, size // 4)
+
+
+def _key_append(args, begin, end, scratch):
+    keys, num_heads, head_dim = arg(args, 0), arg(args, 1), arg(args, 2)
+    for t in range(begin, end):
+        place = _place(arg(args, 5), arg(args, 6), arg(args, 7), arg(args, 8), t)
+        key = arg(args, 3) + t * arg(args, 4)
+        for head in range(num_heads):
+            _write(keys, place, head, key + 4 * head * head_dim, head_dim)
 
 
 @inline
-def _angles(args, t, scratch):
+def _place(positions, token_row, page_table, table_stride, t):
+    """Page of a token, and which of its tokens it is."""
+    position = load_int64(positions + 8 * t)
+    pages = page_table + load_int32(token_row + 4 * t) * table_stride
+    return load_int32(pages + 4 * (position // PAGE_TOKENS)), position % PAGE_TOKENS
+
+
+@inline
+def _write(plane, place, head, source, head_dim):
+    call(arg(plane, WRITE), (plane, place[0], place[1], head, source, head_dim))
+
+
+@inline
+def angles(static, positions, axis_stride, scratch):
     """Addresses of a token's cosines and sines: of a row of the tables, or gathered from the rows
-    of its positions by axis."""
-    static, positions = arg(args, STATIC), arg(args, ROPE_POSITIONS) + 8 * t
+    of its positions, int64 ``axis_stride`` bytes apart."""
     half, axes, cos, sin = arg(static, HALF), arg(static, AXES), arg(static, COS), arg(static, SIN)
     if not axes:
         row = 4 * half * load_int64(positions)
@@ -111,14 +136,15 @@ def _angles(args, t, scratch):
     to_sin = scratch + 4 * half
     for i in range(half):
         axis = load_int64(axes + 8 * i)
-        at = 4 * (half * load_int64(positions + axis * arg(args, AXIS_STRIDE)) + i)
+        at = 4 * (half * load_int64(positions + axis * axis_stride) + i)
         store_float(scratch + 4 * i, load_float(cos + at))
         store_float(to_sin + 4 * i, load_float(sin + at))
     return scratch, to_sin
 
 
 @inline
-def _turn(static, heads, count, norm, cos, sin):
+def turn(static, heads, count, norm, cos, sin):
+    """Normalise so many heads in place, if there is a norm, and rotate them."""
     head_dim = arg(static, HEAD_DIM)
     for i in range(count):
         head = heads + 4 * i * head_dim
