@@ -95,7 +95,7 @@ def _sites(engine: Engine) -> list[Site]:
         ("grant pages", engine, "_grant"),
         ("say how to sample", execution, "_propose"),
         ("build the batch", execution._runner, "decode"),
-        ("sample and verify", execution.speculation, "verify"),
+        ("sample and verify", execution._judge, "verify"),
         ("settle", execution, "_settle"),
         ("preview: text, stops, limits", commit, "preview"),
         ("accept", commit, "accept"),

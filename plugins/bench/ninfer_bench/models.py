@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import torch
 from attrs import evolve, frozen
 
+from ninfer_bench.synthetic import page_bytes
 from ninfer_core.api import ConfigError, ModelPack, ParameterSpec
 from ninfer_core.cli.console import Console
 from ninfer_core.cli.launch import prepare
@@ -20,7 +21,6 @@ from ninfer_core.cli.plugins import find_plugins
 from ninfer_core.config import EnginePlan, LaunchConfig, resolve
 from ninfer_core.engine.load import LoadedEngine, load_engine
 from ninfer_core.plugin_host import PluginReport, Registry
-from ninfer_core.state.layout import StateLayout
 from ninfer_core.state.step import PAGE_TOKENS
 from ninfer_fixtures.tiny import TinyModel, tiny_resources
 
@@ -70,8 +70,7 @@ def open_subject(arguments: Namespace, *, max_context: int, pool_tokens: int) ->
 
 def _page_bytes(config: LaunchConfig, plugins: PluginReport) -> int:
     """Bytes of a page of this launch; nothing is allocated, so nothing need fit."""
-    plan = resolve(config, plugins, absent=True)
-    return StateLayout(plan.states, plan.kv, max_verify_rows=plan.max_verify_rows).page_bytes
+    return page_bytes(resolve(config, plugins, absent=True))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,8 @@ from attrs import asdict, frozen
 
 from ninfer_bench.recording import Call, RecordingBinder, clocks
 from ninfer_bench.report import Report
-from ninfer_bench.stepping import batch_builder, sequences, timed
-from ninfer_bench.synthetic import Synthetic, build, make_plan
+from ninfer_bench.stepping import batch_builder, repeated, sequences, timed
+from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan
 from ninfer_core.cli.console import Console
 from ninfer_core.config import EnginePlan
 from ninfer_core.state.step import StepBatch
@@ -52,7 +52,10 @@ class WholeStep:
 def run(arguments: Namespace) -> Report:
     """Every op of decode steps of every asked size, and of chunks."""
     with Console(arguments.log_level) as console, torch.inference_mode():
-        plan = make_plan(arguments, console.progress)
+        width, deepest = max(arguments.widths), max(arguments.contexts)
+        chunk = max(arguments.prefill)
+        sizes = Sizes(max(arguments.rows), width, deepest + width, deepest + chunk, chunk)
+        plan = make_plan(arguments, console.progress, sizes)
         synthetic = build(plan, max(arguments.widths), RecordingBinder)
         found = list(_measure(synthetic, arguments))
     return _report(arguments, plan, found)
@@ -84,7 +87,7 @@ def _step(
     synthetic.model.forward(batch)  # compiles
     with binder.recording() as calls:
         synthetic.model.forward(batch)
-    whole = timed(plan, _repeated(plan, [partial(synthetic.model.forward, batch)]), SECONDS)
+    whole = timed(plan, repeated(plan, [partial(synthetic.model.forward, batch)]), SECONDS)
     kinds: dict[tuple[object, ...], list[Call]] = {}
     for call in calls:
         kinds.setdefault(call.kind, []).append(call)
@@ -97,9 +100,9 @@ def _kind(
     plan: EnginePlan, calls: list[Call], batch: StepBatch, step: str, context: int
 ) -> Measured:
     first, num_tokens = calls[0], batch.num_tokens
-    seconds = timed(plan, _repeated(plan, calls), SECONDS) / len(calls)
+    seconds = timed(plan, repeated(plan, calls), SECONDS) / len(calls)
     stored = " ".join(f"{w.info.format.name} {list(w.info.shape)}" for w in first.weights)
-    rows = first.arguments[0].shape[0] if first.request.op == "linear" else num_tokens
+    rows = first.arguments[0].shape[0] if first.request.op.startswith("linear") else num_tokens
     nbytes = first.activation_bytes() + first.state_bytes(batch.num_rows, context)
     nbytes += _weight_bytes(first, num_tokens)
     return Measured(step, first.request.op, first.kernel, stored, len(calls), seconds, nbytes,
@@ -114,22 +117,6 @@ def _weight_bytes(call: Call, num_tokens: int) -> int:
     if call.request.op == "moe_mlp":
         return round(whole * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** num_tokens))
     return whole
-
-
-def _repeated(plan: EnginePlan, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """All of them at once: on a GPU as a graph, so that launching takes no time of the host."""
-    def all_of_them() -> None:
-        for call in calls:
-            call()
-
-    if plan.hardware.device != "cuda":
-        return all_of_them
-    all_of_them()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        all_of_them()
-    return graph.replay
 
 
 def _report(

@@ -132,8 +132,7 @@ def _numbers(text: str) -> list[int]:
 def _sizes(parser: Parser) -> None:
     options.model(parser)
     add = parser.add_argument_group("steps").add_argument
-    add("--format", default="", metavar="NAME",
-        help="of a card: store all matrices in this format instead of its recipe's")
+    _changes(add)
     add("--rows", type=_numbers, default=[1], metavar="N,N", help="sequences that decode at once")
     add("--widths", type=_numbers, default=[1], metavar="N,N", help="tokens of each of them")
     add("--contexts", type=_numbers, default=[1024], metavar="N,N", help="tokens before the step")
@@ -142,10 +141,62 @@ def _sizes(parser: Parser) -> None:
     options.launch(parser)
 
 
+def _changes(add: Callable[..., Any]) -> None:
+    """Of a card."""
+    add("--format", default="", metavar="NAME",
+        help="of a card: store all matrices in this format instead of its recipe's")
+    add("--layers", type=ranged(int, 1), default=0, metavar="N",
+        help="of a card: the first N layers alone")
+
+
 def _step(parser: Parser) -> None:
     _sizes(parser)
-    parser.add_argument("--eager-steps", action="store_true", default=False,
-                        help="do not capture graphs")
+    add = parser.add_argument_group("more steps").add_argument
+    add("--sweep", type=_numbers, default=[], metavar="N,N",
+        help="contexts of a plain step of one sequence, beside those of --contexts")
+    add("--prompt", type=ranged(int, 1), default=0, metavar="N",
+        help="tokens of a prompt that is read from its begin, in chunks of each of --prefill")
+    add("--eager-steps", action="store_true", default=False, help="do not capture graphs")
+    add("--launches", action="store_true", default=False,
+        help="list the kernels of decode steps on a GPU, as its driver clocks them")
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not 1 <= int(part) <= int(parts):
+        raise ValueError
+    return int(part), int(parts)
+
+
+def _tune(parser: Parser) -> None:
+    options.model(parser)
+    add = parser.add_argument_group("variants").add_argument
+    _changes(add)
+    add("--tokens", type=_numbers, default=[1, 4, 8, 16], metavar="N,N",
+        help="rows of activations (default: 1,4,8,16)")
+    add("--out", type=Path, default=None, metavar="FILE",
+        help="write the rows of the best, in TOML")
+    add("--part", type=_part, default=(1, 1), metavar="K/N",
+        help="every Nth variant alone, from the Kth on, for several processes at once")
+    add("--compile", action="store_true", default=False,
+        help="check, but time nothing: fills the cache of a compiler")
+    options.launch(parser)
+
+
+def _rounds(parser: Parser) -> None:
+    options.model(parser)
+    add = parser.add_argument_group("cycles").add_argument
+    _changes(add)
+    add("--rows", type=_numbers, default=[1], metavar="N,N", help="requests that decode at once")
+    add("--context", type=ranged(int, 1), default=1024, metavar="N",
+        help="tokens of each prompt (default: 1024)")
+    add("--cycles", type=ranged(int, 1), default=64, metavar="N",
+        help="that are timed (default: 64)")
+    add("--acceptance", type=ranged(float, 0, 1), default=0.7, metavar="P",
+        help="probability that a draft is accepted when those before it were (default: 0.7)")
+    add("--sampled", action="store_true", default=False,
+        help="draw tokens (temperature 1, top-k 20, top-p 0.95) instead of the likeliest")
+    options.launch(parser)
 
 
 def _start(parser: Parser) -> None:
@@ -167,6 +218,10 @@ BENCHMARKS = (
               "ninfer_bench.ops:run", _sizes),
     Benchmark("step", "Whole steps of a model of real dimensions with random weights.",
               "ninfer_bench.step:run", _step),
+    Benchmark("tune", "Sizes of launches of every product of a model, timed and checked.",
+              "ninfer_bench.tune:run", _tune),
+    Benchmark("engine rounds", "Cycles on random weights: the host's share, drafts and their gain.",
+              "ninfer_bench.rounds:run", _rounds),
     Benchmark("engine host", "The engine's own time in a step of decoding requests.",
               "ninfer_bench.host:run", _host),
     Benchmark("engine agent", "How much an agent's requests reuse, and why not more.",

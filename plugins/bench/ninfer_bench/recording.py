@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -41,7 +42,7 @@ class Call:
 
     @property
     def weights(self) -> list[Weight]:
-        return [each for each in self.constants.values() if isinstance(each, Weight)]
+        return weights_among(self.constants)
 
     def weight_bytes(self) -> int:
         return sum(plane.nbytes for each in self.weights for plane in each.planes.values())
@@ -63,10 +64,17 @@ class Call:
 
     def matrix_flops(self, num_tokens: int) -> int:
         """Operations of products with matrices, of experts those that tokens choose."""
-        if self.request.op not in ("linear", "swiglu", "moe_mlp"):
+        if self.request.op not in ("linear", "linear_group", "swiglu", "moe_mlp"):
             return 0
         chosen = self.request.sizes.get("top_k", 1) / self.request.sizes.get("num_experts", 1)
         return round(2 * num_tokens * chosen * sum(prod(w.info.shape) for w in self.weights))
+
+
+def weights_among(constants: Mapping[str, Any]) -> list[Weight]:
+    """Of what an op is bound to, also those in tuples."""
+    flat = chain.from_iterable(each if isinstance(each, tuple) else (each,)
+                               for each in constants.values())
+    return [each for each in flat if isinstance(each, Weight)]
 
 
 class RecordingBinder(Binder):

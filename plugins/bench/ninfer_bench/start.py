@@ -136,13 +136,13 @@ def _marks(started: Started) -> Iterator[list[tuple[Any, Any]]]:
         return
     forward = runner._forward
 
-    def marked(batch: Any) -> torch.Tensor:
+    def marked(batch: Any) -> Any:
         before, behind = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
-        logits = forward(batch)
+        result = forward(batch)
         behind.record()
         spans.append((before, behind))
-        return logits
+        return result
 
     runner._forward = marked
     try:

@@ -4,154 +4,185 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from math import prod
 
 import torch
-from attrs import frozen
+from attrs import asdict, field, frozen
 
+from ninfer_bench.device_time import launches
+from ninfer_bench.limits import matrix_rates
 from ninfer_bench.report import Report
-from ninfer_bench.stepping import batch_builder, sequences, timed, wait_for
-from ninfer_bench.synthetic import Synthetic, build, make_plan, stored_tensors
-from ninfer_core.api import SlotStateSpec
+from ninfer_bench.step_work import chunk_flops, kv_bytes_per_token, step_bytes
+from ninfer_bench.stepping import batch_builder, forward_of, sequences, timed, wait_for
+from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan
 from ninfer_core.cli.console import Console
 from ninfer_core.config import EnginePlan
-from ninfer_core.engine.graphs import CapturedForward
-from ninfer_core.state.layout import StateLayout
-from ninfer_core.state.step import StepBatch
+from ninfer_core.state.batch import Row
 
 
 @frozen
 class Measured:
     """One kind of step.
 
-    :ivar kind: ``decode`` or ``prefill``. :ivar nbytes: that a decode step must read and write.
-    :ivar flops: of matrix products, in a chunk of a prompt. :ivar seconds: median.
+    :ivar kind: ``decode``; ``prefill`` of a chunk behind a context; ``prompt``, whole, from its
+        begin. :ivar width: tokens of a row or chunk. :ivar context: tokens before the step.
+    :ivar tokens: of all that was timed. :ivar seconds: median.
+    :ivar nbytes: that a decode step must read and write. :ivar flops: of matrix products.
+    :ivar launches: of a decode step, kernels to how often they run and seconds of it, if asked for.
     """
 
     kind: str
     rows: int
     width: int
     context: int
+    tokens: int
     seconds: float
     nbytes: int = 0
     flops: int = 0
+    launches: dict[str, tuple[int, float]] = field(factory=dict)
 
 
 def run(arguments: Namespace) -> Report:
-    """Decode and verify steps of every asked size, by graphs where there are any, and chunks."""
+    """Decode and verify steps of every asked size, by graphs where there are any, then contexts
+    one by one, chunks, and whole prompts."""
     with Console(arguments.log_level) as console, torch.inference_mode():
-        plan = make_plan(arguments, console.progress)
+        plan = make_plan(arguments, console.progress, _sizes(arguments))
         start = time.perf_counter()
         synthetic = build(plan, max(arguments.widths))
         wait_for(plan)
         build_s = time.perf_counter() - start
         measured = list(_measure(synthetic, arguments))
-    return _report(arguments, synthetic, measured, build_s)
+        reads = any(each.flops for each in measured)
+        rates = matrix_rates(plan) if reads else {}
+    return _report(arguments, synthetic, measured, rates, build_s)
+
+
+def _sizes(arguments: Namespace) -> Sizes:
+    width, deepest = max(arguments.widths), max(arguments.contexts)
+    alone = [deepest + max(arguments.prefill), arguments.prompt, *(n + 1 for n in arguments.sweep)]
+    return Sizes(max(arguments.rows), width, deepest + width, max(alone), max(arguments.prefill))
 
 
 def _measure(synthetic: Synthetic, arguments: Namespace) -> Iterator[Measured]:
-    plan, most = synthetic.plan, max(arguments.widths)
+    chunks = [*filter(None, arguments.prefill)]
     for context in arguments.contexts:
         for num_rows in arguments.rows:
-            batches = batch_builder(plan, num_rows, num_rows * most)
             for width in arguments.widths:
-                with sequences(synthetic, num_rows, context + most) as rows:
-                    batch = batches.fill([row(context, width) for row in rows])
-                    seconds = timed(plan, _forward(synthetic, batch, arguments.eager_steps))
-                nbytes = step_bytes(plan, num_rows, num_rows * width, context)
-                yield Measured("decode", num_rows, width, context, seconds, nbytes)
-        for chunk in filter(None, arguments.prefill):
-            with sequences(synthetic, 1, context + chunk) as rows:
-                batch = batch_builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
-                seconds = timed(plan, partial(synthetic.model.forward, batch))
-            flops = chunk_flops(plan, chunk, context)
-            yield Measured("prefill", 1, chunk, context, seconds, flops=flops)
+                yield _decode(synthetic, num_rows, width, context, arguments)
+        for chunk in chunks:
+            yield _prefill(synthetic, chunk, context)
+    for context in arguments.sweep:
+        yield _decode(synthetic, 1, 1, context, arguments)
+    if arguments.prompt:
+        for chunk in chunks:
+            yield _prompt(synthetic, chunk, arguments.prompt)
 
 
-def _forward(synthetic: Synthetic, batch: StepBatch, eager: bool) -> Callable[[], object]:
-    """One step of the batch, as the engine would run it."""
-    safe = all(choice.spec.graph_safe for choice in synthetic.kernels)
-    if synthetic.plan.hardware.device != "cuda" or not safe or eager:
-        return partial(synthetic.model.forward, batch)
-    captured = CapturedForward(synthetic.model.forward)
-    captured.capture(batch)
-    return partial(captured, batch)
+def _decode(
+    synthetic: Synthetic, num_rows: int, width: int, context: int, arguments: Namespace
+) -> Measured:
+    plan, tokens = synthetic.plan, num_rows * width
+    batches = batch_builder(plan, num_rows, tokens)
+    with sequences(synthetic, num_rows, context + width) as rows:
+        batch = batches.fill([row(context, width) for row in rows])
+        step = forward_of(synthetic, batch, eager=arguments.eager_steps)
+        seconds = timed(plan, step)
+        found = launches(plan.hardware.device, step) if arguments.launches else {}
+    nbytes = step_bytes(plan, num_rows, tokens, context)
+    return Measured(
+        "decode", num_rows, width, context, tokens, seconds, nbytes, launches=found)
 
 
-def step_bytes(plan: EnginePlan, num_rows: int, num_tokens: int, context: int) -> int:
-    """Bytes that a decode step must move: weights once (of experts, those that so many random
-    choices meet), slot states read and written, keys and values of the context."""
-    names = [
-        each.name for each in plan.parameters
-        if each.kind != "table" and not each.name.startswith(("mtp/", "proposal/"))
-    ]
-    experts = plan.operations.get("num_experts", 0)
-    met = 1.0
-    if experts:
-        met -= (1 - plan.operations["experts_per_token"] / experts) ** num_tokens
-    routed = stored_tensors(plan.artifact, [name for name in names if "/experts/" in name])
-    fixed = stored_tensors(plan.artifact, [name for name in names if "/experts/" not in name])
-    weights = sum(each.bytes for each in fixed) + met * sum(each.bytes for each in routed)
-    slots = sum(
-        spec.layers * torch.Size(spec.shape).numel() * getattr(torch, spec.dtype).itemsize
-        for spec in plan.states if isinstance(spec, SlotStateSpec)
-    )
-    per_token = kv_bytes_per_token(plan)
-    return int(weights + num_rows * (2 * slots + context * per_token))
+def _prefill(synthetic: Synthetic, chunk: int, context: int) -> Measured:
+    plan = synthetic.plan
+    with sequences(synthetic, 1, context + chunk) as rows:
+        batch = batch_builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
+        seconds = timed(plan, partial(synthetic.model.forward, batch))
+    flops = chunk_flops(plan, chunk, context)
+    return Measured("prefill", 1, chunk, context, chunk, seconds, flops=flops)
 
 
-def chunk_flops(plan: EnginePlan, num_tokens: int, context: int) -> int:
-    """Operations of a chunk of a prompt: products (of experts, those that are chosen), the head
-    for one token, and attention to what is before each token."""
-    sizes, total = plan.operations, 0.0
-    for spec in plan.parameters:
-        if spec.kind != "projection" or spec.name.startswith(("mtp/", "proposal/")):
-            continue
-        rows = 1 if spec.shape[0] == sizes["vocab_size"] else num_tokens
-        if "/experts/" in spec.name:
-            rows *= sizes["experts_per_token"] / sizes["num_experts"]
-        total += 2 * rows * prod(spec.shape)
-    attention = sizes["attention_flops_per_token"] * (context + num_tokens / 2)
-    return round(total + num_tokens * attention)
+def _prompt(synthetic: Synthetic, chunk: int, length: int) -> Measured:
+    """A prompt chunk by chunk, without waiting between them."""
+    plan = synthetic.plan
+    spans = [(begin, min(chunk, length - begin)) for begin in range(0, length, chunk)]
+    with sequences(synthetic, 1, length) as rows:
+        read = _reader(synthetic, chunk, [rows[0](*span, num_logits=1) for span in spans])
+        seconds = timed(plan, read)
+    flops = sum(chunk_flops(plan, count, begin) for begin, count in spans)
+    return Measured("prompt", 1, chunk, 0, length, seconds, flops=flops)
 
 
-def kv_bytes_per_token(plan: EnginePlan) -> int:
-    """Of the model's own paged state."""
-    own = [spec for spec in plan.states if not spec.name.startswith("mtp_")]
-    return StateLayout(own, plan.kv, max_verify_rows=1).bytes_per_token
+def _reader(synthetic: Synthetic, chunk: int, rows: Sequence[Row]) -> Callable[[], object]:
+    batches = batch_builder(synthetic.plan, 1, chunk)
+
+    def read() -> None:
+        for row in rows:
+            synthetic.model.forward(batches.fill([row]))
+
+    return read
+
+
+def added_ratio(
+    plan: EnginePlan, each: Measured, measured: Sequence[Measured], bytes_per_s: float
+) -> float | None:
+    """What a decode step takes more than the one of the same size and the shortest context, over
+    the time that reading the keys and values of the difference takes; None for that one itself."""
+    alike = [other for other in measured if (other.kind, other.rows, other.width) == (
+        each.kind, each.rows, each.width)]
+    first = min(alike, key=lambda other: other.context)
+    more = each.rows * (each.context - first.context) * kv_bytes_per_token(plan)
+    if each.kind != "decode" or not more:
+        return None
+    return (each.seconds - first.seconds) * bytes_per_s / more
 
 
 def _report(
-    arguments: Namespace, synthetic: Synthetic, measured: list[Measured], build_s: float
+    arguments: Namespace, synthetic: Synthetic, measured: list[Measured],
+    rates: dict[str, float], build_s: float,
 ) -> Report:
     plan = synthetic.plan
     figures = plan.hardware.figures()
     rate = figures.read_bytes_per_s
-    computing = figures.flops[plan.hardware.compute_dtype]
+    added = [added_ratio(plan, each, measured, rate) for each in measured]
     rows = [("step", "rows", "width", "context", "ms", "tok/s", "GB", "of the read bandwidth",
-             "of the matrix rate")]
-    for each in measured:
+             "added over KV bytes", *(f"of {name}" for name in rates))]
+    for each, more in zip(measured, added, strict=True):
         share = each.nbytes / rate / each.seconds
         rows.append((
             each.kind, str(each.rows), str(each.width), str(each.context),
-            f"{each.seconds * 1e3:.3f}", f"{each.rows * each.width / each.seconds:,.1f}",
+            f"{each.seconds * 1e3:.3f}", f"{each.tokens / each.seconds:,.1f}",
             f"{each.nbytes / 1e9:.2f}" if each.nbytes else "",
             f"{100 * share:.1f} %" if each.nbytes else "",
-            f"{100 * each.flops / computing / each.seconds:.1f} %" if each.flops else "",
+            "" if more is None else f"{more:.2f}",
+            *(f"{100 * each.flops / most / each.seconds:.1f} %" if each.flops else ""
+              for most in rates.values()),
         ))
     values = {
         "benchmark": "step", "model": plan.config.model, "format": arguments.format,
-        "profile": plan.config.profile, "kv_dtype": plan.config.kv_dtype, "build_s": build_s,
-        "read_bytes_per_s": rate,
-        "kernels": sorted({choice.spec.name for choice in synthetic.kernels}),
-        "steps": [
-            {"kind": each.kind, "rows": each.rows, "width": each.width, "context": each.context,
-             "seconds": each.seconds, "bytes": each.nbytes, "flops": each.flops}
-            for each in measured
-        ],
+        "layers": arguments.layers, "profile": plan.config.profile,
+        "kv_dtype": plan.config.kv_dtype, "build_s": build_s, "read_bytes_per_s": rate,
+        "flops": rates, "kernels": sorted({choice.spec.name for choice in synthetic.kernels}),
+        "steps": [{**asdict(each), "added_over_kv": more}
+                  for each, more in zip(measured, added, strict=True)],
     }
+    measured_rates = ", ".join(f"{name} {most / 1e12:.2f} TFLOP/s" for name, most in rates.items())
     heading = (f"{plan.config.model} {arguments.format or ''}, KV {plan.config.kv_dtype}, on "
-               f"{figures.name} ({rate / 1e12:.2f} TB/s); built in {build_s:.1f} s")
-    return Report(values, {heading: rows})
+               f"{figures.name} ({rate / 1e12:.2f} TB/s); built in {build_s:.1f} s"
+               + (f"; products of large matrices: {measured_rates}" if rates else ""))
+    return Report(values, {heading: rows, **_launch_tables(measured)})
+
+
+def _launch_tables(measured: Sequence[Measured]) -> dict[str, list[tuple[str, ...]]]:
+    """One for each step whose launches were counted."""
+    return {
+        f"{each.rows} x {each.width} at {each.context}: "
+        f"{sum(count for count, _ in each.launches.values())} launches, "
+        f"{1e3 * sum(seconds for _, seconds in each.launches.values()):.3f} ms": [
+            ("kernel", "launches", "us", "us in all"),
+            *((name[:60], str(count), f"{1e6 * seconds / count:.2f}", f"{1e6 * seconds:.1f}")
+              for name, (count, seconds) in each.launches.items()),
+        ]
+        for each in measured if each.launches
+    }

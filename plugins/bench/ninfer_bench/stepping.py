@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 import torch
 
 from ninfer_bench.synthetic import Synthetic
 from ninfer_core.config import EnginePlan
+from ninfer_core.engine.graphs import CapturedForward
 from ninfer_core.state.batch import BatchBuilder, Row
-from ninfer_core.state.step import PAGE_TOKENS
+from ninfer_core.state.step import PAGE_TOKENS, StepBatch
 
-MIN_SECONDS, MIN_RUNS = 0.3, 5
+MIN_SECONDS, MIN_RUNS, WARM_UP = 0.3, 5, 2
 
 
 def batch_builder(plan: EnginePlan, num_rows: int, num_tokens: int) -> BatchBuilder:
@@ -50,14 +52,44 @@ class sequences:
             self._store.close(state)
 
 
+def forward_of(
+    synthetic: Synthetic, batch: StepBatch, *, eager: bool = False
+) -> Callable[[], object]:
+    """One step of the batch, as the engine would run it: by a captured graph if all kernels may be
+    in one."""
+    safe = all(choice.spec.graph_safe for choice in synthetic.kernels)
+    if synthetic.plan.hardware.device != "cuda" or not safe or eager:
+        return partial(synthetic.model.forward, batch)
+    captured = CapturedForward(synthetic.model.forward)
+    captured.capture(batch)
+    return partial(captured, batch)
+
+
+def repeated(plan: EnginePlan, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """All of them at once: on a GPU as a graph, so that launching takes no time of the host."""
+    def all_of_them() -> None:
+        for call in calls:
+            call()
+
+    if plan.hardware.device != "cuda":
+        return all_of_them
+    all_of_them()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_of_them()
+    return graph.replay
+
+
 def timed(
-    plan: EnginePlan, call: Callable[[], object], min_seconds: float = MIN_SECONDS
+    plan: EnginePlan, call: Callable[[], object], min_seconds: float | None = None
 ) -> float:
     """Median seconds of a call."""
-    for _ in range(2):
+    for _ in range(WARM_UP):
         call()
     seconds: list[float] = []
-    while len(seconds) < MIN_RUNS or sum(seconds) < min_seconds:
+    least = MIN_SECONDS if min_seconds is None else min_seconds
+    while len(seconds) < MIN_RUNS or sum(seconds) < least:
         wait_for(plan)
         begin = time.perf_counter()
         call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable
+from functools import partial
 from math import prod
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ninfer_core.api import (
     ConfigError,
+    ImportPlan,
     LayoutSpec,
     Model,
     PlaneInfo,
@@ -32,6 +34,8 @@ from ninfer_core.config import EnginePlan, resolve
 from ninfer_core.engine.build import build_model
 from ninfer_core.ops.binder import Binder, KernelChoice
 from ninfer_core.plugin_host import PluginReport
+from ninfer_core.state.layout import StateLayout
+from ninfer_core.state.step import PAGE_TOKENS
 from ninfer_core.state.store import StateStore
 from ninfer_core.state.views import PagedPlanes
 
@@ -54,24 +58,44 @@ class Synthetic:
         return tuple(self.binder.choices)
 
 
-def make_plan(arguments: Namespace, progress: Progress) -> EnginePlan:
-    """A plan from a catalogue; with ``arguments.format``, of a card whose matrices are all stored
-    in that format."""
+@frozen
+class Sizes:
+    """What steps there will be.
+
+    :ivar rows: most sequences at once, of ``context`` tokens each. :ivar width: most tokens of a
+        decode row. :ivar longest: tokens of a sequence that is alone. :ivar chunk: of a prompt.
+    """
+
+    rows: int
+    width: int
+    context: int
+    longest: int = 0
+    chunk: int = 0
+
+
+def make_plan(arguments: Namespace, progress: Progress, sizes: Sizes) -> EnginePlan:
+    """A plan from a catalogue; of a card, with ``arguments.format`` all matrices are stored in that
+    format, and with ``arguments.layers`` it has no more."""
     config, report, artifact = prepare_catalogue(arguments, progress)
-    if arguments.format:
-        artifact = _stored_alike(str(config.model), report, arguments.format)
+    if arguments.format or arguments.layers:
+        artifact = _changed(str(config.model), report, arguments.format, arguments.layers)
+    longest = max(sizes.longest, sizes.context)
     config = evolve(
-        config, max_concurrency=max(arguments.rows), prefix_cache=False,
-        max_context=config.max_context or _longest(arguments),
-        prefill_chunk=max(arguments.prefill) or config.prefill_chunk,
+        config, max_concurrency=sizes.rows, prefix_cache=False,
+        max_context=config.max_context or longest,
+        prefill_chunk=sizes.chunk or config.prefill_chunk,
     )
-    most = max(arguments.rows) * max(arguments.widths)
-    return resolve(config, report, absent=True, artifact=artifact, max_logits=most)
+    plan = partial(resolve, report=report, absent=True, artifact=artifact,
+                   max_logits=sizes.rows * sizes.width)
+    if config.context_capacity is None:
+        pages = max(sizes.rows * -(-sizes.context // PAGE_TOKENS), -(-longest // PAGE_TOKENS))
+        config = evolve(config, context_capacity=pages * page_bytes(plan(config)))
+    return plan(config)
 
 
-def _longest(arguments: Namespace) -> int:
-    """Tokens of the longest sequence that is asked for."""
-    return max(arguments.contexts) + max(*arguments.widths, *arguments.prefill, 1)
+def page_bytes(plan: EnginePlan) -> int:
+    """Of a page of the pool."""
+    return StateLayout(plan.states, plan.kv, max_verify_rows=plan.max_verify_rows).page_bytes
 
 
 def build(plan: EnginePlan, max_width: int, kind: type[Binder] = Binder) -> Synthetic:
@@ -87,8 +111,8 @@ def build(plan: EnginePlan, max_width: int, kind: type[Binder] = Binder) -> Synt
         max_context=config.max_context, max_verify_rows=max_width, device=device,
     )
     _fill_caches(plan, store)
-    binder = kind(plan.kernels, device=device, capability=plan.hardware.capability,
-                  overrides=config.kernels)
+    binder = kind(plan.kernels, plan.registry.contracts, device=device,
+                  capability=plan.hardware.capability, overrides=config.kernels)
     model = build_model(
         plan.model_pack, plan.model_config, weights=random_weights(plan), binder=binder,
         store=store, profile=plan.hardware, max_tokens=plan.max_tokens,
@@ -137,16 +161,39 @@ def stored_tensors(artifact: Artifact, names: Iterable[str]) -> list[TensorObjec
     return list(found.values())
 
 
-def _stored_alike(model: str, report: PluginReport, format_name: str) -> Artifact:
+def _changed(model: str, report: PluginReport, format_name: str, layers: int) -> Artifact:
+    """The outline of a card that is stored otherwise, or has fewer layers."""
     card = find_card(model, report.registry)
     converters = [each.spec for each in report.registry.converters.values() if each.spec.outline]
     if card is None or len(converters) != 1:
-        raise ConfigError("--format takes the name of a card and one converter", where=model)
+        why = "--format and --layers take the name of a card, and one converter"
+        raise ConfigError("this model cannot be changed", where=model, why=why)
     outline = converters[0].outline
     assert outline is not None
-    plan = evolve(card.spec.outline.load()(), recipe=(StorageChoice("*", format_name),))
+    plan: ImportPlan = card.spec.outline.load()()
+    if layers:
+        plan = _shortened(plan, layers)
+    if format_name:
+        plan = evolve(plan, recipe=(StorageChoice("*", format_name),))
     made: Artifact = outline.load()(plan, report.registry)
     return made
+
+
+def _shortened(plan: ImportPlan, layers: int) -> ImportPlan:
+    """The first layers alone."""
+    text = plan.components["text"]
+    config = {**text["config"], "num_hidden_layers": layers}
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:layers]
+    kept = tuple(each for each in plan.parameters if _layer(each.spec.name) < layers)
+    components = {**plan.components, "text": {**text, "config": config}}
+    return evolve(plan, components=components, parameters=kept)
+
+
+def _layer(name: str) -> int:
+    """Of a parameter of the text model; -1 if it is in none."""
+    words = name.split("/")
+    return int(words[2]) if words[:2] == ["text", "layers"] else -1
 
 
 def fill(

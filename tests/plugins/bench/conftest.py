@@ -7,8 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
+from ninfer_bench import ops, stepping
 from ninfer_core.cli.main import main
+
+
+@pytest.fixture
+def once(monkeypatch):
+    """What is timed runs once, on one thread: several wait for one another on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(stepping, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(stepping, "MIN_RUNS", 1)
+    monkeypatch.setattr(stepping, "WARM_UP", 1)
+    monkeypatch.setattr(ops, "SECONDS", 0.0)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

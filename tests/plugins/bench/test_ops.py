@@ -8,7 +8,7 @@ from ninfer_bench.recording import RecordingBinder
 from ninfer_core.api import KernelRequest
 
 
-def test_ops_of_every_step_are_measured(ninfer, tiny_model):
+def test_ops_of_every_step_are_measured(ninfer, tiny_model, once):
     code, out, _ = ninfer(
         "bench", "ops", tiny_model, "--rows", "2", "--widths", "1,2", "--contexts", "70",
         "--prefill", "64", "--json", "-p", "ninfer_bench.plugin")
@@ -30,8 +30,8 @@ def test_ops_of_every_step_are_measured(ninfer, tiny_model):
 def test_calls_are_noted_only_while_asked(ninfer):
     from ninfer_core.plugin_host import PluginSelection, load_plugins
 
-    kernels = load_plugins(PluginSelection(names=())).registry.kernels
-    binder = RecordingBinder(kernels, device="cpu")
+    registry = load_plugins(PluginSelection(names=())).registry
+    binder = RecordingBinder(registry.kernels, registry.contracts, device="cpu")
     torch = pytest.importorskip("torch")
     gate = binder.bind(KernelRequest("sigmoid_gate", "cpu", "float32"))
     x, out = torch.ones(2, 4), torch.empty(2, 4)

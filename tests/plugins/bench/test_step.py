@@ -1,28 +1,61 @@
 """Steps of models with random weights: the command on a small one."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ninfer_bench.synthetic import fill
+from ninfer_bench import step
+from ninfer_bench.step import Measured, added_ratio
+from ninfer_bench.synthetic import _changed, fill, stored_tensors
 from ninfer_core.artifact.catalogue import TensorObject
 from ninfer_core.artifact.layouts.planar import plane_view
 from ninfer_core.plugin_host import PluginSelection, load_plugins
 
 
-def test_steps_of_every_size_are_measured(ninfer, tiny_model):
+def test_steps_of_every_size_are_measured(ninfer, tiny_model, once):
     code, out, _ = ninfer(
         "bench", "step", tiny_model, "--rows", "1,2", "--widths", "1,2", "--contexts", "70",
-        "--prefill", "64", "--json", "-p", "ninfer_bench.plugin")
+        "--prefill", "64", "--sweep", "200", "--prompt", "100", "--launches", "--json", "-p",
+        "ninfer_bench.plugin")
     assert code == 0
     found = json.loads(out)
-    sizes = [(each["kind"], each["rows"], each["width"]) for each in found["steps"]]
-    assert sizes == [("decode", 1, 1), ("decode", 1, 2), ("decode", 2, 1), ("decode", 2, 2),
-                     ("prefill", 1, 64)]
-    assert all(each["seconds"] > 0 for each in found["steps"])
-    assert found["steps"][0]["bytes"] < found["steps"][2]["bytes"]  # the cache of two
-    assert found["steps"][-1]["flops"] > 0 == found["steps"][0]["flops"]
+    sizes = [(each["kind"], each["rows"], each["width"], each["context"], each["tokens"])
+             for each in found["steps"]]
+    assert sizes == [
+        ("decode", 1, 1, 70, 1), ("decode", 1, 2, 70, 2), ("decode", 2, 1, 70, 2),
+        ("decode", 2, 2, 70, 4), ("prefill", 1, 64, 70, 64), ("decode", 1, 1, 200, 1),
+        ("prompt", 1, 64, 0, 100)]
+    steps = found["steps"]
+    assert all(each["seconds"] > 0 for each in steps)
+    assert steps[0]["nbytes"] < steps[2]["nbytes"]  # the cache of two
+    assert steps[-1]["flops"] > steps[4]["flops"] > 0 == steps[0]["flops"]
+    assert [each["added_over_kv"] is None for each in steps] == [True] * 5 + [False, True]
+    assert not any(each["launches"] for each in steps)  # there is no GPU
+    assert list(found["flops"]) == ["float32"] and found["flops"]["float32"] > 1e8
+
+
+def test_what_a_context_adds_is_over_its_keys_and_values(monkeypatch):
+    monkeypatch.setattr(step, "kv_bytes_per_token", lambda plan: 100)
+    steps = [Measured("decode", rows, 1, context, rows, seconds) for rows, context, seconds in
+             [(1, 1000, 2.0), (1, 3000, 2.5), (2, 1000, 3.0), (2, 2000, 4.0)]]
+    ratios = [added_ratio(SimpleNamespace(), each, steps, 1e6) for each in steps]
+    assert ratios == [None, pytest.approx(0.5 / 0.2), None, pytest.approx(1.0 / 0.2)]
+
+
+def test_launches_are_listed_by_step():
+    steps = [Measured("decode", 1, 4, 70, 4, 0.1, 5, launches={"one": (2, 3e-6), "two": (1, 1e-6)}),
+             Measured("decode", 1, 1, 70, 1, 0.1, 5)]
+    [(heading, rows)] = step._launch_tables(steps).items()
+    assert heading == "1 x 4 at 70: 3 launches, 0.004 ms"
+    assert rows[1:] == [("one", "2", "1.50", "3.0"), ("two", "1", "1.00", "1.0")]
+
+
+def test_a_model_that_is_no_card_keeps_its_layers(ninfer, tiny_model):
+    code, _, err = ninfer(
+        "bench", "step", tiny_model, "--layers", "2", "-p", "ninfer_bench.plugin")
+    assert code == 1 and "--format and --layers take the name of a card" in err
 
 
 @pytest.mark.parametrize("format_name, layout_name", [
@@ -44,3 +77,16 @@ def test_random_weights_are_words_of_their_formats(format_name, layout_name):
     values = codec.dequantize(layout.unpack(format_name, (64, 256), planes))
     assert values.isfinite().all() and torch.count_nonzero(values) > 0.5 * values.numel()
     assert 0.3 < values.std() * 16 < 3
+
+
+def test_the_first_layers_of_a_card_are_a_model():
+    report = load_plugins(PluginSelection(
+        modules=("ninfer_pack_qwen_dense.plugin", "ninfer_convert.plugin"), names=()))
+    artifact = _changed("qwen3.6-27b", report, "q8_g32_fp16", 4)
+    layers = {name.split("/")[2] for name in artifact.bindings if name.startswith("text/layers/")}
+    assert layers == {"0", "1", "2", "3"}
+    config = artifact.components["text"].config
+    assert config["num_hidden_layers"] == len(config["layer_types"]) == 4
+    formats = {each.format for each in stored_tensors(artifact, ["text/layers/3/mlp/down"])}
+    assert formats == {"q8_g32_fp16"}
+    assert any(name.startswith("mtp/") for name in artifact.bindings)
