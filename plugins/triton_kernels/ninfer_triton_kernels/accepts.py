@@ -20,6 +20,8 @@ MAX_KEY_DIM = 256
 """Rows of a state that one warp holds, for sixteen of its columns."""
 MAX_BLOCK_KEY_DIM = 128
 """Of which four warps hold 32 columns, beside what products need."""
+MOST_IDS = 1 << 20
+"""Tokens of a vocabulary."""
 
 
 def accept_dtype(request: KernelRequest) -> str | None:
@@ -28,8 +30,18 @@ def accept_dtype(request: KernelRequest) -> str | None:
     return None
 
 
+def accept_sampling(request: KernelRequest) -> str | None:
+    if request.sizes["vocab_size"] > MOST_IDS:
+        return f"draws from {MOST_IDS} tokens at most, not from {request.sizes['vocab_size']}"
+    return None
+
+
 def accept_linear(request: KernelRequest) -> str | None:
     return accept_dtype(request) or _refuse_weights(request)
+
+
+def accept_linear_group(request: KernelRequest) -> str | None:
+    return accept_linear(request)
 
 
 def accept_swiglu(request: KernelRequest) -> str | None:

@@ -16,7 +16,7 @@ from attrs import frozen
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from ninfer_triton_kernels.bindings import cache, stored
+from ninfer_triton_kernels.bindings import cache, groups, stored
 
 PROCESSORS = {90: 132, 120: 170, 121: 48}
 """Multiprocessors of the H200, the RTX 5090 and the DGX Spark."""
@@ -33,6 +33,7 @@ class Compiled:
     """Code of a kernel.
 
     :ivar spills: bytes of local memory a thread. :ivar shared: bytes of shared memory.
+    :ivar barriers: places in its PTX where the warps of a program meet.
     :ivar instructions: matrix instructions in its PTX.
     """
 
@@ -41,6 +42,7 @@ class Compiled:
     spills: int
     shared: int
     warps: int
+    barriers: int
     instructions: tuple[str, ...]
 
     def programs(self, capability: int) -> int:
@@ -68,6 +70,7 @@ def compiling_for(capability: int) -> Iterator[dict[str, Any]]:
 
     with (
         mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(groups, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(stored, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(stored, "capability", lambda device: capability),
         mock.patch.object(cache, "capability", lambda device: capability),
@@ -92,5 +95,5 @@ def facts_of(kernel: Any) -> Compiled:
     kinds = re.findall(r"(?:mma\.sync|wgmma\.mma_async)[.\w:]*", kernel.asm["ptx"])
     return Compiled(
         kernel.name, found["REG"], found["STACK"], kernel.metadata.shared + found["SHARED"],
-        kernel.metadata.num_warps, tuple(sorted({*kinds})),
+        kernel.metadata.num_warps, kernel.asm["ptx"].count("bar.sync"), tuple(sorted({*kinds})),
     )

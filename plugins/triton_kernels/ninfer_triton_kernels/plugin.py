@@ -12,6 +12,7 @@ CAPABILITIES = (90, 121)
 _KERNELS = {
     "embedding": "tables",
     "linear": "matrices",
+    "linear_group": "groups",
     "swiglu": "matrices",
     "moe_route": "experts",
     "moe_mlp": "experts",
@@ -42,6 +43,9 @@ _KERNELS = {
 }
 
 
+SAMPLING_PRIORITY = -200
+"""Below the reference, so that it is chosen by name alone, until it has been run on a card."""
+
 FRAGMENTED = (
     "q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16", "fp8_e4m3fn_row_bf16",
     "fp8_e4m3fn_g128_fp32", "nvfp4",
@@ -54,6 +58,10 @@ _PLAIN = {
     "sigmoid_gate", "signed_sqrt_gate", "stream_add", "stream_read",
 }
 """Ops whose kernels ask for nothing but a dtype of activations."""
+
+
+_TUNED = {"linear", "swiglu"}
+"""Ops whose kernels have other sizes of their launches, for ``ninfer bench tune``."""
 
 
 @hookimpl
@@ -73,8 +81,28 @@ def ninfer_kernels() -> list[KernelSpec]:
         batch_invariant=False,
         source="Yang et al., Gated Delta Networks, 2024, section 3.3",
     )
+    apart = evolve(
+        _spec("linear_group", "groups"),
+        name="triton.linear_apart",
+        factory="ninfer_triton_kernels.bindings.groups:bind_linear_apart",
+        priority=10,  # until one launch has been seen right on a card: `triton.linear_group`
+    )
     scaled = [_block_scaled(op) for op in ("linear", "swiglu")]
-    return [*(_spec(op, module) for op, module in _KERNELS.items()), blocks, *scaled]
+    sampling = evolve(
+        _spec("sampling", "sampling"), priority=SAMPLING_PRIORITY, tolerance="fp32", facts=None,
+        source="Leviathan, Kalman and Matias, 2023, for drafts",
+    )
+    sooner = [_sooner(op, "early") for op in ("linear", "linear_group", "rmsnorm", "swiglu")]
+    others = apart, blocks, *scaled, sampling, *sooner, _sooner("shared_moe_mlp", "ahead")
+    return [*(_spec(op, module) for op, module in _KERNELS.items()), *others]
+
+
+def _sooner(op: str, how: str) -> KernelSpec:
+    """The same bits with more work at once (`kernels.overlap`); chosen by name until it has been
+    timed on a card."""
+    spec = _spec(op, _KERNELS[op])
+    factory = f"ninfer_triton_kernels.bindings.{_KERNELS[op]}:bind_{op}_{how}"
+    return evolve(spec, name=f"{spec.name}_{how}", factory=factory, priority=-10, variants=None)
 
 
 def _block_scaled(op: str) -> KernelSpec:
@@ -90,6 +118,7 @@ def _block_scaled(op: str) -> KernelSpec:
         priority=-10,
         batch_invariant=False,
         tolerance="fp4",
+        variants=None,
     )
 
 
@@ -105,4 +134,5 @@ def _spec(op: str, module: str) -> KernelSpec:
         batch_invariant=True,
         tolerance="exact" if op == "embedding" else "bf16",
         facts="ninfer_triton_kernels.facts:describe",
+        variants="ninfer_triton_kernels.variants:variants" if op in _TUNED else None,
     )

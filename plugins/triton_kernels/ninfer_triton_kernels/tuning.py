@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import product
+from math import ceil
 from typing import Any
 
 from attrs import evolve, frozen
@@ -46,6 +49,24 @@ class Tile:
         return evolve(self, rows=32, stages=1)
 
 
+GROUP_WARPS = 4
+"""Of programs of weights that share a launch."""
+
+
+def group_tile(kind: str, tile: Tile, group: Sequence[int], processors: int) -> Tile:
+    """Of a weight that shares a launch with others: columns need not be split, as all fill the
+    card.
+
+    :param tile: that it has alone. :param group: rows of all weights of the launch.
+    """
+    if (tile.warps, tile.splits) == (GROUP_WARPS, 1):
+        return tile
+    programs = sum(-(-rows // 32) for rows in group) / processors
+    if kind in DENSE:
+        return Tile(16)
+    return Tile(32, stages=2) if ceil(programs) < 1.1 * programs else Tile(16, stages=4)
+
+
 _ROWS = {
     "dense": {1536: 32, 0: 16},
     "codes": {1536: 32, 0: 16},
@@ -59,6 +80,43 @@ _PROGRAMS, _STAGES = {"dense": 3.6, "codes": 4.8}, {"dense": 3, "codes": 2}
 _MOST_SPLITS, _LEAST_STEPS = 8, 2
 """Of a tile, and steps over the columns that a program should have."""
 
+DENSE = ("bf16", "fp32")
+_BYTES = {"bf16": 2, "fp32": 4}
+
+_AHEAD = {"dense": {16: (3, 4, 5), 32: (3, 4), 64: (3,)},
+          "codes": {16: (2, 4, 8), 32: (1, 2, 3), 64: (1, 2)}}
+"""Loads in flight that are worth a try, by rows: more take the room of other programs."""
+
+_SHARED, _MOST_PROGRAMS = 96 << 10, 10
+"""Bytes of shared memory that every card has for a program, and programs for each processor beyond
+which columns are not split."""
+
+
+def block_columns(kind: str) -> int:
+    """Columns that a warp takes at once."""
+    return 32 if kind.startswith(("fp8", "q8")) else 64
+
+
+def candidate_tiles(kind: str, rows: int, depth: int, processors: int) -> list[Tile]:
+    """Legal tiles that are worth timing for a weight ``[rows, depth]``. Numbers of activation rows
+    have no part in it: a tile serves all of them, so that the bits of a row are the same.
+
+    :param kind: as of `choose_tile`.
+    """
+    size, found = "dense" if kind in DENSE else "codes", []
+    for tall, warps, splits in product((16, 32, 64), (4, 8), (1, 2, 3, 4, 6, 8)):
+        steps = -(-depth // (block_columns(kind) * warps * splits))
+        programs = -(-rows // tall) * splits / processors
+        if splits == 1 or (steps >= _LEAST_STEPS and programs <= _MOST_PROGRAMS):
+            found += [Tile(tall, warps, 1, splits, n) for n in _AHEAD[size][tall]]
+    return [tile for tile in found if _shared_bytes(tile, kind) <= _SHARED]
+
+
+def _shared_bytes(tile: Tile, kind: str) -> int:
+    """Of dense weights and eight rows of activations on their way."""
+    step = (tile.rows + 8) * block_columns(kind) * tile.batch
+    return (tile.stages - 1) * step * _BYTES.get(kind, 0)
+
 
 def choose_tile(kind: str, rows: int, depth: int, processors: int, capability: int) -> Tile:
     """The row of the table for a weight ``[rows, depth]``; else by its sizes.
@@ -68,9 +126,9 @@ def choose_tile(kind: str, rows: int, depth: int, processors: int, capability: i
     for tuned in _table().get(str(capability), {}).get(kind, ()):
         if (tuned["rows"], tuned["depth"]) == (rows, depth):
             return Tile(*tuned["tile"])
-    size = "dense" if kind in ("bf16", "fp32") else "codes"
+    size = "dense" if kind in DENSE else "codes"
     tall = next(n for least, n in _ROWS[size].items() if rows >= least)
-    steps = depth // (Tile(tall).batch * (32 if kind.startswith(("fp8", "q8")) else 64))
+    steps = depth // (Tile(tall).batch * block_columns(kind))
     wanted = round(_PROGRAMS[size] * processors * tall / rows)
     splits = max(1, min(_MOST_SPLITS, wanted, steps // _LEAST_STEPS))
     return Tile(tall, splits=splits, stages=_STAGES[size])

@@ -1,8 +1,9 @@
 """Compile every kernel of the published models for a card that is not here, into ``facts.json``.
 
-``python record_facts.py CAPABILITY [MODEL ...]`` replaces that capability's part of the table with
-what steps of these models launch: decode of one sequence and of eight with drafts, a chunk of a
-prompt, and the same of the predictor. Some minutes a card; Triton keeps what it has compiled.
+``python record_facts.py CAPABILITY`` replaces that capability's part of the table with what steps
+of these models launch, ``python record_facts.py CAPABILITY MODEL ...`` adds to it: decode of one
+sequence and of eight with drafts, a chunk of a prompt, and the same of the predictor. Some minutes
+a card; Triton keeps what it has compiled.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ninfer_triton_kernels.facts import key_of
 TABLE = Path(ninfer_triton_kernels.__file__).with_name("facts.json")
 PROFILES = {90: "hopper", 120: "rtx5090", 121: "dgx_spark"}
 MODELS = ("qwen3.6-27b", "qwen3.6-27b-nvfp4", "qwen3.8-27b", "qwen3.8-27b-nvfp4",
-          "qwen3.6-35b-a3b", "smollm2")
+          "qwen3.6-35b-a3b", "qwen3.8-flash-next-nvfp4", "glm-5.3-flash-nvfp4", "smollm2")
 STEPS = ((1, 1), (8, 4), (1, 1024))
 """Rows and tokens of each."""
 CONTEXT = 131_072
@@ -53,11 +54,6 @@ class _Noted:
         self.launched.update(self.compiled)
         return result
 
-    def __getattr__(self, name: str) -> Any:
-        """`among`, where the op has it: a product among others of its input is noted, too."""
-        made = getattr(self.call, name)
-        return lambda **places: _Noted(made(**places), self.compiled, self.launched)
-
 
 class NotingBinder(Binder):
     """Notes what each op launches, by the key of its request."""
@@ -74,14 +70,13 @@ class NotingBinder(Binder):
 
 def plan_of(name: str, profile: str, report: PluginReport) -> EnginePlan:
     card = find_card(name, report.registry)
-    drafts: dict[str, Any] = {"spec": "mtp", "draft_tokens": 3, "lm_head_draft": True}
-    if card is None:
-        drafts = {}
-    context = CONTEXT if card else 2048
-    config = LaunchConfig(model=name, profile=profile, max_context=context, max_concurrency=8,
-                          prefill_chunk=1024, **drafts)
+    config = LaunchConfig(model=name, profile=profile, max_context=CONTEXT if card else 2048,
+                          max_concurrency=8, prefill_chunk=1024)
     if card:
-        return resolve(config, report, absent=True, artifact=outline(card, report.registry))
+        artifact = outline(card, report.registry)
+        has_head = artifact.components["text"].proposal is not None
+        config = evolve(config, spec="mtp", draft_tokens=3, lm_head_draft=has_head)
+        return resolve(config, report, absent=True, artifact=artifact)
     path = artifact_path(name, report.registry, lambda *step: None)
     return resolve(evolve(config, model=str(path)), report, absent=True)
 
@@ -97,7 +92,8 @@ def compile_model(plan: EnginePlan, compiled: dict[str, Any]) -> dict[str, dict[
         plan.states, plan.kv, num_pages=16, max_sequences=8, max_context=config.max_context or 1,
         max_verify_rows=plan.max_verify_rows, device="meta")
     binder = NotingBinder(
-        plan.kernels, compiled=compiled, device="cuda", capability=plan.hardware.capability)
+        plan.kernels, plan.registry.contracts, compiled=compiled, device="cuda",
+        capability=plan.hardware.capability)
     nowhere: Any = SimpleNamespace(device="meta", compute_dtype=plan.hardware.compute_dtype)
     model: Any = build_model(
         plan.model_pack, plan.model_config, weights=weights, binder=binder, store=store,
@@ -126,7 +122,8 @@ def main(capability: int, names: list[str]) -> None:
                               for row in rows]
             print(name, len(launched), "requests", len(found), "so far", file=sys.stderr)
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    table[str(capability)] = dict(sorted(found.items()))
+    known = table.get(str(capability), {}) if names else {}
+    table[str(capability)] = dict(sorted((known | found).items()))
     lines = [f"{json.dumps(capability)}: {{\n" + ",\n".join(
         f" {json.dumps(key)}: {json.dumps(rows)}" for key, rows in keys.items()) + "\n}"
         for capability, keys in sorted(table.items())]

@@ -15,13 +15,23 @@ from typing import Any
 import torch
 from attrs import asdict, evolve
 
-from ninfer_core.api import KernelRequest, KVCodecSpec, PagedStateSpec, StatePlane, WeightInfo
+from ninfer_core.api import (
+    KernelRequest,
+    KVCodecSpec,
+    PagedStateSpec,
+    SamplingParams,
+    StatePlane,
+    WeightInfo,
+)
 from ninfer_core.artifact.weight import Weight
 from ninfer_core.plugin_host.builtin import ninfer_weight_formats, ninfer_weight_layouts
+from ninfer_core.sampling.rows import SampleRow, TokenHistory
+from ninfer_core.sampling.verify import Drafted
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.store import StateStore
 from ninfer_core.state.views import SlotPlanes
 from ninfer_pack_smollm2.plugin import FORMAT, LAYOUT
+from ninfer_triton_kernels.bindings.sampling import judge_drafts
 from ninfer_triton_kernels.compiling import compiling_for, facts_of
 from ninfer_triton_kernels.plugin import ninfer_kernels
 from ninfer_triton_kernels.plugin import ninfer_weight_layouts as own_layouts
@@ -59,7 +69,8 @@ def bind(
     **constants: Any,
 ) -> Any:
     kernel = KERNELS[name or f"triton.{op}"]
-    weights = tuple(each.info for each in constants.values() if isinstance(each, Weight))
+    given = [each if isinstance(each, tuple) else (each,) for each in constants.values()]
+    weights = tuple(each.info for one in given for each in one if isinstance(each, Weight))
     request = KernelRequest(op, "cuda", "bfloat16", 90, weights, codec, 4096, sizes or {})
     reason = kernel.accepts.load()(request)
     assert reason is None, reason
@@ -97,6 +108,13 @@ def products(name: str, rows: int, depth: int, tokens: int) -> None:
     bind("linear", weight=weight(name, rows, depth), bias=None)(empty(tokens, depth), out, out)
     swiglu = bind("swiglu", weight=weight(name, rows, depth))
     swiglu(empty(tokens, depth), empty(tokens, rows // 2))
+
+
+def group(depth: int, tokens: int, **heights: int) -> None:
+    """Products of one input, formats and rows."""
+    weights = tuple(weight(name, rows, depth) for name, rows in heights.items())
+    product = bind("linear_group", weights=weights, biases=(None,) * len(weights))
+    product(empty(tokens, depth), empty(tokens, sum(heights.values())))
 
 
 def head(name: str, rows: int, depth: int) -> None:
@@ -190,7 +208,8 @@ def sparse(codec: str, heads: int, kv_heads: int, head_dim: int, index_heads: in
         gates = {"a_log": empty(heads, dtype=torch.float32), "dt_bias": empty(width)}
         mix = bind("channel_delta_rule", rule, planes=states, **gates)
         mix(x, x, x, x, empty(4, heads), step, out)
-        project = bind("head_projection", weight=empty(heads, head_dim, 256))
+        matrices = weight("bf16", heads * head_dim, 256)
+        project = bind("head_projection", {"num_heads": heads}, weight=matrices)
         project(empty(4, heads * 256), empty(4, heads * head_dim))
     else:
         tables = {name: empty(4096, 32, dtype=torch.float32) for name in ("cos", "sin")}
@@ -248,11 +267,29 @@ def gated_streams(count: int, width: int, rank: int, tokens: int) -> None:
     hash = bind(
         "ngram_rows", {"ngram_size": 3, "heads_per_ngram": 8, "eos": 248_044}, window=window,
         **{name: empty(size, dtype=torch.int64) for name, size in constants.items()})
-    hash(step, empty(tokens, 16, dtype=torch.int64))
+    hash(step, ids := empty(tokens, 16, dtype=torch.int64))
+    for name in ("nvfp4", "fp8_e4m3fn_row_bf16"):
+        table = weight(name, 320_001_536, width // 16)
+        bind("embedding", weight=table)(ids.flatten(), empty(16 * tokens, width // 16))
     tails = SlotPlanes(empty(9, 9, count * width, dtype=torch.float32),
                        empty(9, 4, count * width, dtype=torch.float32))
     convolve = bind("causal_conv1d", {"dilation": 3}, weight=empty(4, count * width), planes=tails)
     convolve(wide, step, empty(*wide.shape))
+
+
+def sampling(size: int) -> None:
+    """Greedy tokens of a step; rows of top-k and of all tokens, with penalties; drawn drafts."""
+    judge = bind("sampling", {"vocab_size": size})
+    logits = empty(4, size, dtype=torch.float32)
+    judge.likeliest(logits)
+    history = TokenHistory(size, (), "meta")
+    warm = SamplingParams(temperature=0.7, top_k=20, top_p=0.8, presence_penalty=1.5)
+    rows = [SampleRow(evolve(warm, top_k=k), 9, history=history, pending=(1,) * k)
+            for k in (20, 0, 1, 20)]
+    rows[1] = evolve(rows[1], params=evolve(rows[1].params, top_p=1.0))
+    judge.sample(logits, rows)
+    target = judge.probabilities(logits, rows)
+    judge_drafts(target, [Drafted(tuple(rows), (1, 2, 3), target[:3])])
 
 
 FORMATS = [name for name in STORED if name not in ("fp32", "q4_1_g32_fp16")]
@@ -262,8 +299,15 @@ CASES: dict[str, Callable[[], None]] = {
     "smollm2": lambda: products("q4_1_g32_fp16", 3072, 576, 1),
     "smollm2-head": lambda: head("q8_g32_fp16", 49152, 576),
     "smollm2-attention": lambda: attention("bf16", 9, 3, 64, 64, 1),
+    **{f"group-27b-{tokens}": partial(
+        group, 5120, tokens, q4_g64_fp16=4096, q5_g64_fp16=12288, bf16=96) for tokens in (1, 32)},
+    "group-27b-attention": partial(group, 5120, 1, q4_g64_fp16=7168, q5_g64_fp16=7168),
+    "group-nvfp4": partial(group, 5120, 1, nvfp4=16384, bf16=96),
+    "group-fp8": partial(group, 5120, 1, fp8_e4m3fn_row_bf16=16384, bf16=96),
+    "group-35b": partial(group, 2048, 1, q8_g32_fp16=12288, bf16=64),
     "rows-5120": lambda: rows(5120),
     "nvfp4-block-scaled": block_scaled,
+    "sampling": partial(sampling, 248_320),
     **{f"slots-{tokens}": partial(slots, 16, 48, 128, tokens) for tokens in (1, 512)},
     **{f"moe-{wide}-{tokens}": partial(moe, wide, narrow, tokens)
        for wide, narrow in (("nvfp4", "nvfp4"), ("q4_g64_fp16", "q5_g64_fp16"))

@@ -14,12 +14,12 @@ pytest.importorskip("triton")
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.layouts.planar import plane_view
 from ninfer_core.artifact.weight import Weight
-from ninfer_core.ops.contracts import CONTRACTS
 from ninfer_core.plugin_host.builtin import (
     ninfer_weight_formats,
     ninfer_weight_layouts,
 )
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
+from ninfer_fixtures.contracts import CONTRACTS
 from ninfer_pack_smollm2.plugin import FORMAT, LAYOUT
 from ninfer_triton_kernels.plugin import ninfer_kernels
 from ninfer_triton_kernels.plugin import ninfer_weight_layouts as own_layouts
@@ -102,7 +102,8 @@ def bind():
 
     def bind(op, sizes=None, kv_codec="", max_tokens=256, name="", **constants):
         kernel = KERNELS[name or f"triton.{op}"]
-        weights = tuple(c.info for c in constants.values() if isinstance(c, Weight))
+        given = [c if isinstance(c, tuple) else (c,) for c in constants.values()]
+        weights = tuple(each.info for one in given for each in one if isinstance(each, Weight))
         request = KernelRequest(
             op, "cuda", "bfloat16", 90, weights, kv_codec, max_tokens, sizes or {})
         assert kernel.accepts.load()(request) is None

@@ -127,6 +127,22 @@ def test_shared_moe_mlp(name, common, count, bind, make_weight, randn, poisoned,
     assert torch.equal(alone.double(), actual[1:2])
 
 
+def test_more_at_once_has_the_same_bits(bind, make_weight, randn, poisoned, device):
+    wide, narrow = BANKS["q5_g64_fp16"]
+    weights = {
+        "gate_up": make_weight("q5_g64_fp16", *wide),
+        "down": make_weight("q5_g64_fp16", *narrow, seed=4),
+        "shared_gate_up": make_weight("q8_g32_fp16", 64, 96, seed=5),
+        "shared_down": make_weight("q8_g32_fp16", 96, 32, seed=6),
+    }
+    x, (ids, shares), score = randn(2, 96, scale=0.3), choices(2, device), randn(2, 1, seed=9)
+    one, other = (
+        bind("shared_moe_mlp", SIZES, max_tokens=2, name=name, **weights)[0](
+            x, ids, shares, score, poisoned(2, 96))
+        for name in ("triton.shared_moe_mlp", "triton.shared_moe_mlp_ahead"))
+    assert torch.equal(one, other)
+
+
 def test_shared_moe_mlp_of_many_tokens(bind, make_weight, randn, poisoned, device, monkeypatch):
     for module in ("experts", "matrices"):
         monkeypatch.setattr(f"ninfer_triton_kernels.bindings.{module}.FEW_TOKENS", 4)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from attrs import evolve
 
-from ninfer_triton_kernels.bindings import matrices
 from ninfer_triton_kernels.bindings.host import gaps
 
 FORMATS = (
@@ -78,27 +77,6 @@ def test_company_changes_no_bit(name, make_weight, bind, randn, poisoned):
         assert torch.equal(alone, together[rows])
 
 
-def test_products_of_one_input_overlap(
-    make_weight, bind, randn, poisoned, device, monkeypatch
-):
-    """A norm writes the input, and two of three products do not wait for it themselves."""
-    monkeypatch.setattr(matrices, "OVERLAPS", True)
-    names = "q4_g64_fp16", "q5_g64_fp16", "bf16"
-    products = [bind("linear", weight=make_weight(name, 64, 128), bias=None)[0] for name in names]
-    overlapped = [
-        product.among(leads=place < 2, follows=place > 0) for place, product in enumerate(products)
-    ]
-    norm, _ = bind("rmsnorm", {"eps": 1e-5, "unit_offset": False}, weight=randn(128))
-    x = poisoned(3, 128)
-    for seed in range(300 if device == "cuda" else 2):
-        before, results = randn(3, 128, seed=seed), [poisoned(3, 64) for _ in names]
-        norm(before, x)
-        for product, out in zip(overlapped, results, strict=True):
-            product(x, out)
-        for product, out in zip(products, results, strict=True):
-            assert torch.equal(product(x, poisoned(3, 64)), out)
-
-
 @pytest.mark.parametrize("layout, shape", [
     ("block_scale_k16_m128x4_v1", (128, 128)), ("block_scale_k16_plain_v1", (32, 48)),
 ])
@@ -108,16 +86,20 @@ def test_layouts_of_nvfp4(layout, shape, make_weight, bind, randn, poisoned):
     assert close(linear(x, poisoned(2, shape[0])), exact(weight, x))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "nvfp4"])
-def test_embedding(name, make_weight, bind, device, poisoned):
-    weight, ids = make_weight(name, 40, 96), torch.tensor([39, 0, 7], device=device)
+@pytest.mark.parametrize(("name", "layout", "shape"), [
+    *((name, "", (40, 96)) for name in FORMATS), ("fp8_e4m3fn_g128_fp32", "", (40, 272)),
+    ("nvfp4", "block_scale_k16_m128x4_v1", (256, 128)), ("nvfp4", "", (130, 160)),
+])
+def test_embedding(name, layout, shape, make_weight, bind, device, poisoned):
+    weight, width = make_weight(name, *shape, layout=layout), shape[1]
+    ids = torch.tensor([shape[0] - 1, 0, 7, 37], device=device)
     embedding, _ = bind("embedding", weight=weight)
     expected = weight.dense()[ids]
-    if name in ("q4_1_g32_fp16", "fp8_e4m3fn_g128_fp32"):
+    if name == "q4_1_g32_fp16":
         expected = expected.bfloat16().float()  # held so
-    out = poisoned(3, 100).float()
-    assert torch.equal(embedding(ids, out[:, :96]), expected)
-    assert out[:, 96:].isnan().all()
+    out = poisoned(4, width + 4).float()
+    assert torch.equal(embedding(ids, out[:, :width]), expected)
+    assert out[:, width:].isnan().all()
 
 
 @pytest.mark.parametrize(("known", "left"), [
@@ -128,7 +110,8 @@ def test_a_page_is_locked_once(known, left):
     assert gaps(4, 9, known) == left
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp8_e4m3fn_row_bf16", "q8_g32_fp16"])
+@pytest.mark.parametrize(
+    "name", ["bf16", "fp8_e4m3fn_row_bf16", "fp8_e4m3fn_g128_fp32", "nvfp4", "q8_g32_fp16"])
 def test_rows_of_a_table_in_host_memory(name, make_weight, bind, device, poisoned):
     weight, ids = make_weight(name, 40, 96), torch.tensor([39, 0, 7], device=device)
     on_host = evolve(weight, planes={part: each.cpu() for part, each in weight.planes.items()})

@@ -225,9 +225,11 @@ def test_key_append(codec, bind, make_state, paged_batch, randn):
     assert torch.allclose(own.nan_to_num(), expected.nan_to_num(), rtol=2**-3, atol=0.02)
 
 
-@pytest.mark.parametrize(("heads", "rows", "width"), [(1, 16, 24), (3, 72, 80)])
-def test_head_projection(heads, rows, width, bind, randn, poisoned):
-    ops = bind("head_projection", weight=randn(heads, rows, width))
+@pytest.mark.parametrize(("heads", "rows", "width", "format"), [
+    (1, 16, 24, "bf16"), (3, 72, 80, "bf16"), (2, 72, 64, "q8_g32_fp16")])
+def test_head_projection(heads, rows, width, format, bind, randn, poisoned, make_weight):
+    weight = make_weight(format, heads * rows, width)
+    ops = bind("head_projection", {"num_heads": heads}, weight=weight)
     x = randn(20, heads * width + 5, seed=2)[:, 2:-3]
     own, expected = (op(x, poisoned(20, heads * rows)) for op in ops)
     require_close(own, expected, "products", "bf16")

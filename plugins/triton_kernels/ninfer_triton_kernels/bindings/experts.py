@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -39,6 +40,9 @@ class ExpertTile:
 PAIR_TILE, COMMON_TILE = ExpertTile(32, 4, 4, 2), ExpertTile(32, 4, 4, 2)
 """Of gate_up, where each token goes by itself, and of the expert that all have in common, in the
 same launch; the same for every number of tokens, because the order of sums depends on them."""
+
+AHEAD_TILES = ExpertTile(32, 4, 4, 4), ExpertTile(32, 4, 4, 4)
+"""The same with twice the loads in flight, and room left for the programs of down beside them."""
 
 DOWN_ROWS, DOWN_WARPS = 16, 4
 FETCHED = 1 << 14
@@ -96,11 +100,15 @@ def bind_moe_mlp(request: KernelRequest, gate_up: Weight, down: Weight) -> Calla
 
 def bind_shared_moe_mlp(
     request: KernelRequest, gate_up: Weight, down: Weight, shared_gate_up: Weight,
-    shared_down: Weight,
+    shared_down: Weight, *, ahead: bool = False,
 ) -> Callable[..., Tensor]:
-    """Few tokens take the shared expert beside their own, many as a product of all."""
+    """Few tokens take the shared expert beside their own, many as a product of all.
+
+    :param ahead: with `AHEAD_TILES`, and weights of the down projections asked for while gates and
+        up projections run; the bits are the same.
+    """
     banks = [_Bank.of(weight) for weight in (gate_up, down, shared_gate_up, shared_down)]
-    mlp = _ExpertMlp(request, (banks[0], banks[1]), (banks[2], banks[3]))
+    mlp = _ExpertMlp(request, (banks[0], banks[1]), (banks[2], banks[3]), ahead=ahead)
     product, project = bind_swiglu(request, shared_gate_up), bind_linear(request, shared_down, None)
     scale, inner = bind_sigmoid_gate(request), shared_down.info.shape[1]
 
@@ -119,9 +127,12 @@ def bind_shared_moe_mlp(
     return shared_moe_mlp
 
 
+bind_shared_moe_mlp_ahead = partial(bind_shared_moe_mlp, ahead=True)
+
+
 @frozen(eq=False)
 class _Bank:
-    """Tensors and kinds of a bank as `kernels.experts.expert_product` takes them.
+    """Tensors and kinds of a bank as `kernels.stored.stored_product` takes them.
 
     :ivar block: columns that a warp takes at once.
     """
@@ -134,13 +145,8 @@ class _Bank:
     @classmethod
     def of(cls, weight: Weight) -> _Bank:
         matrix, depth = stored_matrix(weight), weight.info.shape[-1]
-        if isinstance(matrix, DenseMatrix):
-            return cls((matrix.codes,) * 5, (16, 0, 0, False), depth, DENSE_COLUMNS)
-        stored = matrix.stored
-        optional = (stored.high, stored.scales, stored.minimums, stored.divisor)
-        tensors = (stored.codes, *(stored.codes if each is None else each for each in optional))
-        kinds = (matrix.bits, matrix.offset, matrix.group, stored.minimums is not None)
-        return cls(tensors, kinds, depth, matrix.block)
+        block = DENSE_COLUMNS if isinstance(matrix, DenseMatrix) else matrix.block
+        return cls(matrix.tensors, matrix.kinds, depth, block)
 
     @property
     def few(self) -> tuple[Tensor, ...]:
@@ -170,11 +176,14 @@ _Banks = tuple[_Bank, _Bank]
 class _ExpertMlp:
     """:param common: of the expert that all tokens share, if there is one."""
 
-    def __init__(self, request: KernelRequest, own: _Banks, common: _Banks | None) -> None:
+    def __init__(
+        self, request: KernelRequest, own: _Banks, common: _Banks | None, *, ahead: bool = False
+    ) -> None:
         self._experts, self._top_k = request.sizes["num_experts"], request.sizes["top_k"]
         self._own, self._common = own, own if common is None else common
         self._has_common, self._max_tokens = common is not None, request.max_tokens
-        self._limit = limit_of(request)
+        self._limit, self._ahead = limit_of(request), ahead
+        self._tiles = AHEAD_TILES if ahead else (PAIR_TILE, COMMON_TILE)
 
     def by_token(
         self, x: Tensor, ids: Tensor, weights: Tensor, score: Tensor | None, out: Tensor,
@@ -186,12 +195,13 @@ class _ExpertMlp:
         pairs, groups = count * top_k, -(-count // COLUMNS.value) * self._has_common
         hidden = self._hidden(x, "hidden", top_k * narrow.depth)
         common = self._hidden(x, "common", common_narrow.depth) if groups else hidden
-        sizes, common_sizes = wide.sizes(PAIR_TILE), common_wide.sizes(COMMON_TILE)
+        first, second = self._tiles
+        sizes, common_sizes = wide.sizes(first), common_wide.sizes(second)
         most = max(narrow.depth / sizes[1], common_narrow.depth / common_sizes[1])
         experts.gate_up_of_pairs[ceil(2 * most), pairs + groups](
             x, ids, hidden, *wide.tensors, common, *common_wide.tensors, count, narrow.depth,
             common_narrow.depth, x.stride(0), *wide.kinds, *common_wide.kinds, self._has_common,
-            self._limit, top_k, width, *sizes, *common_sizes, num_warps=PAIR_TILE.warps,
+            self._limit, top_k, width, *sizes, *common_sizes, self._ahead, num_warps=first.warps,
             **OVERLAPPED,
         )
         rest, given = out if residual is None else residual, x if score is None else score

@@ -3,53 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from attrs import evolve, frozen
+from attrs import frozen
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
 from ninfer_triton_kernels.bindings.launching import OVERLAPPED, limit_of
 from ninfer_triton_kernels.bindings.shared import shared
-from ninfer_triton_kernels.bindings.stored import (
-    ALONE,
-    DenseMatrix,
-    Place,
-    TiledMatrix,
-    stored_matrix,
-)
+from ninfer_triton_kernels.bindings.stored import DenseMatrix, TiledMatrix, stored_matrix
 from ninfer_triton_kernels.kernels.rows import gated_product
 
 FEW_TOKENS = 128
 """Most rows that products take whose time is that of reading the weight: eight sequences of
 sixteen tokens. More go through the library's product of bf16 matrices."""
 
-OVERLAPS = False
-"""Whether products of one input overlap. Not before a card has shown, under load, that none of them
-ever reads its input too early: `test_products_of_one_input_overlap`."""
-
 
 def bind_linear(
-    request: KernelRequest, weight: Weight, bias: Tensor | None
+    request: KernelRequest, weight: Weight, bias: Tensor | None, *, early: bool = False
 ) -> Callable[..., Tensor]:
-    return _Linear(stored_matrix(weight), bias)
+    return MatrixProduct(stored_matrix(weight), bias, early)
+
+
+bind_linear_early = partial(bind_linear, early=True)
 
 
 @frozen(eq=False)
-class _Linear:
+class MatrixProduct:
+    """The op ``linear`` of a matrix."""
+
     matrix: DenseMatrix | TiledMatrix
     bias: Tensor | None
-    place: Place = ALONE
-
-    def among(self, *, leads: bool, follows: bool) -> _Linear:
-        """The same product, for calls right before and right after others of the same input."""
-        return evolve(self, place=Place(leads, follows)) if OVERLAPS else self
+    early: bool
 
     def __call__(self, x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
         matrix = self.matrix
         if x.shape[0] <= FEW_TOKENS or not matrix.wide or out.dtype != torch.bfloat16:
-            matrix.multiply(x, out, self.bias, residual, place=self.place)
+            matrix.multiply(x, out, self.bias, residual, early=self.early)
             return out
         transposed = matrix.unpack().T
         if residual is not None:
@@ -59,14 +51,16 @@ class _Linear:
         return out if self.bias is None else out.add_(self.bias)
 
 
-def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
+def bind_swiglu(
+    request: KernelRequest, weight: Weight, *, early: bool = False
+) -> Callable[[Tensor, Tensor], Tensor]:
     matrix, width = stored_matrix(weight), weight.info.shape[0] // 2
     limit = limit_of(request)
 
     def swiglu(x: Tensor, out: Tensor) -> Tensor:
         num_tokens = x.shape[0]
         if num_tokens <= FEW_TOKENS or not matrix.wide:
-            matrix.multiply(x, out, None, None, gated=limit)
+            matrix.multiply(x, out, None, None, gated=limit, early=early)
             return out
         memory = shared("gates", 2 * width * request.max_tokens, torch.bfloat16, x.device)
         both = memory[: 2 * width * num_tokens].view(num_tokens, 2 * width)
@@ -77,3 +71,6 @@ def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Ten
         return out
 
     return swiglu
+
+
+bind_swiglu_early = partial(bind_swiglu, early=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
+from ninfer_core.artifact.weight import Weight
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import PagedPlanes, SlotPlanes
 from ninfer_triton_kernels.bindings.launching import IS_INTERPRETED, OVERLAPPED, power
@@ -65,15 +66,18 @@ def bind_key_append(
 
 
 def bind_head_projection(
-    request: KernelRequest, weight: Tensor
+    request: KernelRequest, weight: Weight
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    weight = weight.contiguous()
-    count, rows, depth = weight.shape
+    """Of what is not stored in bf16 there is a copy in it."""
+    count, (height, depth) = request.sizes["num_heads"], weight.info.shape
+    rows = height // count
+    is_plain = weight.info.format.name == "bf16"
+    matrices = weight.planes["codes"] if is_plain else weight.dense().bfloat16()
 
     def head_projection(x: Tensor, out: Tensor) -> Tensor:
         grid = count, -(-rows // ROWS), -(-x.shape[0] // TOKENS)
         heads.head_projection[grid](
-            x, weight, out, x.stride(0), out.stride(0), x.shape[0], rows, depth, TOKENS, ROWS,
+            x, matrices, out, x.stride(0), out.stride(0), x.shape[0], rows, depth, TOKENS, ROWS,
             DEPTH, num_warps=4, **OVERLAPPED,
         )
         return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from attrs import frozen
@@ -34,34 +34,23 @@ E4M3_GROUPS = {"fp8_e4m3fn_row_bf16": 0, "fp8_e4m3fn_g128_fp32": 128}
 """Columns that share a scale; 0 for whole rows."""
 
 
-class Place(NamedTuple):
-    """Of a product among others of the same input that are called right after one another.
-
-    :ivar leads: whether another comes after it. :ivar follows: whether one came before.
-    """
-
-    leads: bool
-    follows: bool
-
-
-ALONE = Place(False, False)
-
-
 class Matrix(Protocol):
     """A weight ``[N, K]``.
 
     :ivar wide: whether products of many rows go by way of `unpack` and the library's product.
+    :ivar tensors, kinds: as `kernels.stored.stored_product` takes them: codes, what is beyond them,
+        scales, minimums and divisor; and bits, offset, group and whether there are minimums.
     """
 
     wide: bool
 
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: float = 0.0, place: Place = ALONE,
+        *, gated: float = 0.0, early: bool = False,
     ) -> None:
         """``out = x W^T + bias + residual``, or with ``gated`` silu of the upper half's product
         times the lower half's, both limited to ``gated``; any number of rows, the bits of
-        each the same for every number."""
+        each the same for every number. ``early`` as in `kernels.overlap`."""
         ...
 
     def unpack(self) -> Tensor:
@@ -104,7 +93,8 @@ def _tile(kind: str, shape: tuple[int, ...], device: torch.device) -> Tile:
     return choose_tile(kind, rows, depth, num_processors(device), capability(device))
 
 
-def _tokens(x: Tensor) -> int:
+def tokens_of(x: Tensor) -> int:
+    """Rows of activations that a program takes."""
     return next((n for n in TOKENS if x.shape[0] <= n), TOKENS[-1])
 
 
@@ -114,7 +104,7 @@ class _Launch:
     def __init__(
         self, tile: Tile, rows: int, x: Tensor, residual: Tensor | None, out: Tensor, gated: float
     ) -> None:
-        device, splits, self.tokens = x.device, tile.splits, _tokens(x)
+        device, splits, self.tokens = x.device, tile.splits, tokens_of(x)
         self.height = max(tile.rows, 32) if gated else tile.rows
         self.width = rows // 2 if gated else rows
         self.grid = -(-rows // self.height), -(-x.shape[0] // self.tokens), splits
@@ -138,9 +128,17 @@ class DenseMatrix:
     def wide(self) -> bool:
         return self.codes.dtype != torch.float32
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.codes,) * 5
+
+    @property
+    def kinds(self) -> tuple[int, int, int, bool]:
+        return 16, 0, 0, False
+
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: float = 0.0, place: Place = ALONE,
+        *, gated: float = 0.0, early: bool = False,
     ) -> None:
         (rows, depth), tile = self.shape, self.tile
         launch = _Launch(tile, rows, x, residual, out, gated)
@@ -148,9 +146,9 @@ class DenseMatrix:
             x, self.codes, _or(bias, x), _or(residual, x), out, launch.parts, launch.arrivals,
             x.shape[0], launch.width, depth, *launch.strides, gated, bias is not None,
             residual is not None, rows % (launch.height * (2 if gated else 1)) == 0,
-            depth % (tile.batch * DENSE_COLUMNS) == 0, *place, launch.tokens, launch.height,
-            DENSE_COLUMNS, tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
-            **OVERLAPPED,
+            depth % (tile.batch * DENSE_COLUMNS) == 0, early, launch.tokens,
+            launch.height, DENSE_COLUMNS, tile.batch, tile.splits, tile.stages,
+            num_warps=tile.warps, **OVERLAPPED,
         )
 
     def unpack(self) -> Tensor:
@@ -170,23 +168,33 @@ class TiledMatrix:
     wide: bool = True
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        stored = self.stored
+        optional = stored.high, stored.scales, stored.minimums, stored.divisor
+        return stored.codes, *(_or(each, stored.codes) for each in optional)
+
+    @property
+    def kinds(self) -> tuple[int, int, int, bool]:
+        return self.bits, self.offset, self.group, self.stored.minimums is not None
+
+    @property
     def block(self) -> int:
         """Columns of a block."""
         return 32 if self.bits == 8 else 64
 
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: float = 0.0, place: Place = ALONE,
+        *, gated: float = 0.0, early: bool = False,
     ) -> None:
         (rows, depth), stored = self.shape, self.stored
-        tile = self.tile.for_tokens(_tokens(x))
+        tile = self.tile.for_tokens(tokens_of(x))
         launch = _Launch(tile, rows, x, residual, out, gated)
         tiled_linear[launch.grid](
             x, stored.codes, _or(stored.high, x), stored.scales, _or(stored.minimums, x),
             _or(stored.divisor, x), _or(bias, x), _or(residual, x), out, launch.parts,
             launch.arrivals, x.shape[0], launch.width, *launch.strides, depth, self.bits,
             self.offset, self.group, stored.minimums is not None, gated, bias is not None,
-            residual is not None, depth % self.block == 0, *place, launch.tokens,
+            residual is not None, depth % self.block == 0, early, launch.tokens,
             launch.height, tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
             **OVERLAPPED,
         )

@@ -7,47 +7,15 @@ columns of the activations are one pair's, or those of as many that share an exp
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.dense import dense_totals
-from ninfer_triton_kernels.kernels.fragments import tiles_of
-from ninfer_triton_kernels.kernels.overlap import release, wait
+from ninfer_triton_kernels.kernels.overlap import release, release_if, wait
 from ninfer_triton_kernels.kernels.products import (
     COLUMNS,
     gate,
     load_columns,
     multiply,
-    stored_rows,
 )
-from ninfer_triton_kernels.kernels.tiled import (
-    count_steps,
-    fetch_step,
-    multiply_step,
-    row_factors,
-    tiled_totals,
-)
-
-
-@triton.jit
-def expert_product(
-    x, t, exists, codes, high, scales, minimums, divisor, expert, rows_each, width, depth, x_stride,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr,
-    GATED: tl.constexpr, EVEN_K: tl.constexpr, BN: tl.constexpr, S: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Rows of one expert of a bank, ``rows_each`` for each, by rows ``t`` of the activations: fp32
-    ``[BN, len(t)]``; ``BITS`` 16 is a bank of bf16."""
-    block = tl.program_id(0)
-    if BITS == 16:
-        rows, is_row = stored_rows(block, width, BN, GATED)
-        total = dense_totals(
-            x, t, exists, codes, rows + expert * rows_each, is_row, 0, tl.cdiv(depth, S * 64),
-            depth, x_stride, False, EVEN_K, BN, 64, S, STAGES)
-    else:
-        tile, is_tile = tiles_of(block, width, BN, GATED)
-        total = tiled_totals(
-            x, t, exists, codes, high, scales, minimums, divisor,
-            tile + expert * (rows_each // 16), is_tile, 0, count_steps(depth, BITS, S), depth,
-            x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, EVEN_K, BN, S, STAGES)
-    return total
+from ninfer_triton_kernels.kernels.stored import stored_product
+from ninfer_triton_kernels.kernels.tiled import fetch_step, multiply_step, row_factors
 
 
 @triton.jit
@@ -69,6 +37,7 @@ def gate_up_of_pairs(
     LIMIT: tl.constexpr, TOP_K: tl.constexpr, DEPTH: tl.constexpr, EVEN_K: tl.constexpr,
     BN: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr, COMMON_EVEN_K: tl.constexpr,
     COMMON_BN: tl.constexpr, COMMON_S: tl.constexpr, COMMON_STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """``hidden[pair] = silu(gate x) * up x``, a pair for each of the grid's second axis; the first
     of that axis are of the expert that all tokens share, 8 tokens each."""
@@ -80,22 +49,23 @@ def gate_up_of_pairs(
         release()
         if tl.program_id(0) * (BN // 2) < width:
             expert = tl.load(ids + pair).to(tl.int64)
-            total = expert_product(
+            total = stored_product(
                 x, column * 0 + pair // TOP_K, column == 0, codes, high, scales, minimums, divisor,
-                expert, 2 * width, width, DEPTH, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, True,
-                EVEN_K, BN, S, STAGES)
+                tl.program_id(0), expert, 2 * width, width, DEPTH, x_stride, BITS, OFFSET, GROUP,
+                HAS_MINIMUM, True, False, EVEN_K, BN, S, STAGES)
             store_pairs(gate(total, BN, LIMIT), hidden, column * 0 + pair, column == 0, width,
                         BN // 2)
     elif HAS_COMMON:
         if COMMON_BITS == 16:  # others wait when their first weights are asked for
             wait()
+            release_if(EARLY)
         t = tl.program_id(1) * COLUMNS + column
-        total = expert_product(
+        total = stored_product(
             x, t, t < num_tokens, common_codes, common_high, common_scales, common_minimums,
-            common_divisor, 0, 2 * common_width, common_width, DEPTH, x_stride, COMMON_BITS,
-            COMMON_OFFSET, COMMON_GROUP, COMMON_MINIMUM, True, COMMON_EVEN_K, COMMON_BN, COMMON_S,
-            COMMON_STAGES)
-        release()
+            common_divisor, tl.program_id(0), 0, 2 * common_width, common_width, DEPTH, x_stride,
+            COMMON_BITS, COMMON_OFFSET, COMMON_GROUP, COMMON_MINIMUM, True, False, COMMON_EVEN_K,
+            COMMON_BN, COMMON_S, COMMON_STAGES, EARLY)
+        release_if(not EARLY)
         store_pairs(gate(total, COMMON_BN, LIMIT), common, t, t < num_tokens, common_width,
                     COMMON_BN // 2)
 
@@ -237,9 +207,10 @@ def gate_up_of_group(
     group = tl.program_id(1)
     if tl.load(bounds + group) < tl.load(bounds + tl.num_programs(1) + group):
         expert, pairs, exists = pairs_of(group, order, experts, bounds, M)
-        total = expert_product(
-            x, pairs // TOP_K, exists, codes, high, scales, minimums, divisor, expert, 2 * width,
-            width, depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, True, EVEN_K, BN, S, STAGES)
+        total = stored_product(
+            x, pairs // TOP_K, exists, codes, high, scales, minimums, divisor, tl.program_id(0),
+            expert, 2 * width, width, depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, True,
+            False, EVEN_K, BN, S, STAGES)
         store_pairs(gate(total, BN, LIMIT), hidden, pairs, exists, width, BN // 2)
 
 
@@ -254,9 +225,10 @@ def down_of_group(
     group = tl.program_id(1)
     if tl.load(bounds + group) < tl.load(bounds + tl.num_programs(1) + group):
         expert, pairs, exists = pairs_of(group, order, experts, bounds, M)
-        total = expert_product(
-            hidden, pairs, exists, codes, high, scales, minimums, divisor, expert, width, width,
-            depth, depth, BITS, OFFSET, GROUP, HAS_MINIMUM, False, EVEN_K, BN, S, STAGES)
+        total = stored_product(
+            hidden, pairs, exists, codes, high, scales, minimums, divisor, tl.program_id(0), expert,
+            width, width, depth, depth, BITS, OFFSET, GROUP, HAS_MINIMUM, False, False, EVEN_K, BN,
+            S, STAGES)
         store_pairs(total, out, pairs, exists, width, BN)
 
 

@@ -44,13 +44,12 @@ def row_halves(words, S: tl.constexpr, BN: tl.constexpr):
 @triton.jit
 def load_neighbours(
     x, t, is_token, block, limit, first, x_stride, depth, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
-    FOLLOWS: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
+    N: tl.constexpr, S: tl.constexpr,
 ):
     """Rows ``t`` ``[N]`` of the activations, the 32 columns from ``first`` of blocks ``[S]`` below
     ``limit``, as two planes ``[S, 16, N]``; zeros where there are none.
 
-    ``x`` is a pointer, or one for each block, ``[1, 1, S, 1, 1]``. ``FOLLOWS``: nothing was waited
-    for, so that a processor's own cache may be of an earlier time.
+    ``x`` is a pointer, or one for each block, ``[1, 1, S, 1, 1]``.
     """
     token = tl.permute(tl.reshape(t, (N // 8, 8)), (1, 0))[None, :, None, :, None]
     live = tl.permute(tl.reshape(is_token, (N // 8, 8)), (1, 0))[None, :, None, :, None]
@@ -59,11 +58,8 @@ def load_neighbours(
     lane = (tl.arange(0, 4) * 8)[:, None, None, None, None]
     if not EVEN_K:
         live = live & (k + lane < depth)
-    at = x + token.to(tl.int64) * x_stride + lane + k
-    if FOLLOWS:
-        values = tl.load(at, mask=live, other=0.0, cache_modifier=".cg")
-    else:
-        values = tl.load(at, mask=live, other=0.0)
+    at = tl.max_contiguous(x + token.to(tl.int64) * x_stride + lane + k, (4, 3, 2, 1, 8))
+    values = tl.load(at, mask=live, other=0.0)
     parts = tl.reshape(values, (4, 8, S, N // 8, 2, 2, 2))  # t, token, plane, half, pair
     one, two = tl.split(tl.permute(parts, (2, 0, 5, 6, 3, 1, 4)))
     return tl.reshape(one, (S, 16, N)), tl.reshape(two, (S, 16, N))
@@ -88,7 +84,8 @@ def load_elements(base, tile, block, num_blocks):
     at = (tile * num_blocks)[:, :, None] * 128 + tl.arange(0, 128)
     own = tl.minimum(block, num_blocks - 1) * 128
     words = base.to(tl.pointer_type(tl.int32), bitcast=True)
-    return tl.load(words + at + own[:, None, None], eviction_policy="evict_first")
+    at = tl.max_contiguous(words + at + own[:, None, None], (2, 1, 128))
+    return tl.load(at, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -100,9 +97,11 @@ def load_high(base, tile, block, num_blocks, BITS: tl.constexpr):
     if BITS == 5:
         # The order hides from Triton that lanes read neighbours: it would give one lane several.
         at = words + (tile * num_blocks)[None, :, :] * 32 + (lane ^ 1) + (own * 32)[None, :, None]
+        at = tl.multiple_of(tl.max_contiguous(at, (3, 2, 1)), (4, 4, 4))
     else:
         at = words + ((tile * num_blocks)[None, :, :] * 64 + lane * 2)[:, :, :, None]
         at += (own * 64)[None, :, None, None] + tl.arange(0, 2)
+        at = tl.multiple_of(tl.max_contiguous(at, (4, 3, 2, 8)), (8, 8, 8, 8))
     return tl.load(at, eviction_policy="evict_first")
 
 
@@ -115,11 +114,14 @@ def load_factors(base, tile, group, num_groups):
     if base.dtype.element_ty == tl.float32:
         at = base + (start * 16 + lane // 4 * 2)[:, :, :, None] + tl.arange(0, 2)
         at += (own * 16)[None, :, None, None]
+        at = tl.multiple_of(tl.max_contiguous(at, (4, 3, 2, 8)), (8, 8, 8, 8))
     elif base.dtype.element_ty == tl.int32:
         at = base + start * 16 + lane // 2 + (own * 16)[None, :, None]
+        at = tl.multiple_of(tl.max_contiguous(at, (3, 2, 1)), (4, 4, 4))
     else:
         words = base.to(tl.pointer_type(tl.int32), bitcast=True)
         at = words + start * 8 + lane // 4 + (own * 8)[None, :, None]
+        at = tl.multiple_of(tl.max_contiguous(at, (3, 2, 1)), (4, 4, 4))
     return tl.load(at)
 
 

@@ -5,13 +5,13 @@ A kernel that is launched so may start as soon as all programs of the one before
 write: then all of those before have ended. What it may read earlier are weights.
 
 Every kernel calls `wait` before `release`: when one starts, all but the one before it have ended.
-So products of one input that run right after one another can overlap: the first, which *leads*,
-calls `release` as soon as it has waited, and those that *follow* read the input without waiting,
-past the caches of their processors, and wait before they write.
+Only an *early* norm calls `release` first: nothing but constants is read early by what follows it.
+An early product calls `release` as soon as it has waited, so that where programs end the next
+kernel's take their room and ask for their weights; else it does when its own loop is through.
 """
 
 import triton
-import triton.language as tl  # noqa: F401 - the interpreter looks for it in each module
+import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ninfer_triton_kernels.kernels.products import INTERPRETED
@@ -22,6 +22,13 @@ def wait():
     """For all kernels before."""
     if not INTERPRETED:
         gdc_wait()
+
+
+@triton.jit
+def release_if(now: tl.constexpr):
+    """`release`, in one of two places."""
+    if now:
+        release()
 
 
 @triton.jit

@@ -3,17 +3,19 @@
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.overlap import release, wait
+from ninfer_triton_kernels.kernels.overlap import release, release_if, wait
 from ninfer_triton_kernels.kernels.products import UNLIMITED
 
 
 @triton.jit
 def rmsnorm(
     x, weight, out, x_stride, out_stride, width, eps, offset, BLOCK: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
     """One group of ``width`` components of one token; or all of them."""
+    release_if(EARLY)
     wait()
-    release()
+    release_if(not EARLY)
     t = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     live, at = i < width, tl.program_id(1) * width + i

@@ -23,7 +23,7 @@ from ninfer_triton_kernels.kernels.fragments import (
     operand,
     tiles_of,
 )
-from ninfer_triton_kernels.kernels.overlap import release, wait
+from ninfer_triton_kernels.kernels.overlap import release_if, wait
 from ninfer_triton_kernels.kernels.products import (
     INTERPRETED,
     multiply,
@@ -113,7 +113,7 @@ def add_bytes(
 def multiply_step(
     total, step, x, t, is_token, block, limit, x_stride, depth, BITS: tl.constexpr,
     OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr, EVEN_K: tl.constexpr,
-    S: tl.constexpr, BN: tl.constexpr, FOLLOWS: tl.constexpr = False,
+    S: tl.constexpr, BN: tl.constexpr,
 ):
     """``total`` ``[S, BN, N]`` and what `fetch_step` gave for blocks ``[S]``, of these below
     ``limit``, times rows ``t`` of the activations; without what `row_factors` are."""
@@ -121,13 +121,13 @@ def multiply_step(
     N: tl.constexpr = total.shape[2]
     if BITS == 8:
         x0, x1 = load_neighbours(
-            x, t, is_token, block, limit, 0, x_stride, depth, 32, EVEN_K, FOLLOWS, N, S)
+            x, t, is_token, block, limit, 0, x_stride, depth, 32, EVEN_K, N, S)
         total = add_bytes(total, words, scale[0], x0, x1, GROUP, OFFSET == 0, S, BN)
     else:
         x0, x1 = load_neighbours(
-            x, t, is_token, block, limit, 0, x_stride, depth, 64, EVEN_K, FOLLOWS, N, S)
+            x, t, is_token, block, limit, 0, x_stride, depth, 64, EVEN_K, N, S)
         x2, x3 = load_neighbours(
-            x, t, is_token, block, limit, 32, x_stride, depth, 64, EVEN_K, FOLLOWS, N, S)
+            x, t, is_token, block, limit, 32, x_stride, depth, 64, EVEN_K, N, S)
         if GROUP == 16:
             p0, p1, p2, p3 = e2m1_planes(words, scale[0], S, BN)
         else:
@@ -182,13 +182,13 @@ def tiled_totals(
     x, t, is_token, codes, high, scales, minimums, divisor, tile, exists, first, last, depth,
     x_stride, BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr,
     HAS_MINIMUM: tl.constexpr, EVEN_K: tl.constexpr, BN: tl.constexpr, S: tl.constexpr,
-    AHEAD: tl.constexpr, LEADS: tl.constexpr = False, FOLLOWS: tl.constexpr = False,
+    AHEAD: tl.constexpr, EARLY: tl.constexpr = False,
 ):
     """Tiles of any format that is stored as fragments by rows ``t`` of the activations, fp32
     ``[BN, len(t)]``, over steps ``first`` to ``last``; ``BITS`` 8 with ``OFFSET`` 0 is E4M3.
 
     Waits for the kernels before once weights of ``AHEAD`` steps are asked for, and lets the next
-    begin if it ``LEADS``; does not wait if it ``FOLLOWS`` (see `overlap`).
+    start then if it is ``EARLY`` (see `overlap`).
     """
     N: tl.constexpr = t.shape[0]
     num_blocks = tl.cdiv(depth, 32 if BITS == 8 else 64)
@@ -201,17 +201,15 @@ def tiled_totals(
         step = fetch_step(codes, high, scales, minimums, tile, begin + i * S + own, num_blocks,
                           BITS, GROUP, HAS_MINIMUM)
         held = longer(held, step)
-    if not FOLLOWS:
-        wait()
-    if LEADS and not FOLLOWS:
-        release()
+    wait()
+    release_if(EARLY)
     for at in tl.range(begin, limit, S * AHEAD, num_stages=1):
         later = ()
         for i in tl.static_range(AHEAD):
             block = at + i * S + own
             total = multiply_step(
                 total, held[i], x, t, is_token, block, limit, x_stride, depth, BITS, OFFSET, GROUP,
-                HAS_MINIMUM, EVEN_K, S, BN, FOLLOWS)
+                HAS_MINIMUM, EVEN_K, S, BN)
             step = fetch_step(codes, high, scales, minimums, tile, block + S * AHEAD, num_blocks,
                               BITS, GROUP, HAS_MINIMUM)
             later = longer(later, step)
@@ -228,9 +226,8 @@ def tiled_linear(
     x, codes, high, scales, minimums, divisor, bias, residual, out, parts, arrivals, num_tokens,
     width, x_stride, residual_stride, out_stride, depth: tl.constexpr, BITS: tl.constexpr,
     OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr, GATED: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN_K: tl.constexpr, LEADS: tl.constexpr,
-    FOLLOWS: tl.constexpr, N: tl.constexpr, BN: tl.constexpr, S: tl.constexpr,
-    SPLITS: tl.constexpr, AHEAD: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN_K: tl.constexpr, EARLY: tl.constexpr,
+    N: tl.constexpr, BN: tl.constexpr, S: tl.constexpr, SPLITS: tl.constexpr, AHEAD: tl.constexpr,
 ):
     """A tile of ``BN`` rows of the weight by ``N`` rows of activations; ``width`` is that of the
     result."""
@@ -240,11 +237,8 @@ def tiled_linear(
     first, last = share_of(count_steps(depth, BITS, S), SPLITS)
     total = tiled_totals(
         x, t, t < num_tokens, codes, high, scales, minimums, divisor, tile, exists, first, last,
-        depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, EVEN_K, BN, S, AHEAD, LEADS, FOLLOWS)
-    if FOLLOWS:
-        wait()
-    if FOLLOWS or not LEADS:
-        release()
+        depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, EVEN_K, BN, S, AHEAD, EARLY)
+    release_if(not EARLY)
     total, is_last = sum_splits(total, parts, arrivals, SPLITS, BN)
     if is_last:
         write_product(total, block, t, t < num_tokens, width, bias, residual, residual_stride, out,
