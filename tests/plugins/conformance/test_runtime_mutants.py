@@ -7,8 +7,7 @@ from attrs import evolve
 
 from ninfer_core.engine import commit
 from ninfer_core.ops.linear.reference import RowProduct
-from ninfer_core.sampling.verify import Verdict
-from ninfer_core.speculation import round
+from ninfer_core.sampling.verify import Judge, Verdict
 from ninfer_core.state.codecs import Fp8Codec, Int8Codec
 from ninfer_core.state.store import StateStore
 from ninfer_fixtures.tiny import TinyModel
@@ -72,8 +71,8 @@ def leaked_pages(close):
 def credulous(verify):
     """Every draft is accepted."""
 
-    def mutant(sampler, logits, drafted):
-        pairs = zip(drafted, verify(sampler, logits, drafted), strict=True)
+    def mutant(judge, logits, drafted, likeliest=None):
+        pairs = zip(drafted, verify(judge, logits, drafted, likeliest), strict=True)
         return [Verdict(len(each.drafts), verdict.token) for each, verdict in pairs]
 
     return mutant
@@ -110,9 +109,9 @@ MUTANTS = [
     ("pauses_leave_no_trace", StateStore, "restore", lost_replays, "at 64 with 2 to replay"),
     ("pauses_leave_no_trace", StateStore, "close", leaked_pages, "page accounting is broken"),
     ("cancelling_leaves_nothing", StateStore, "close", leaked_pages, "page accounting is broken"),
-    ("speculation_changes_nothing", round, "verify", credulous, "with wrong drafts: token"),
+    ("speculation_changes_nothing", Judge, "verify", credulous, "with wrong drafts: token"),
     ("stop_strings_cut_drafts", commit, "preview", overrunning, "not None"),
-    ("predicted_drafts_change_nothing", round, "verify", credulous, "with own drafts: token"),
+    ("predicted_drafts_change_nothing", Judge, "verify", credulous, "with own drafts: token"),
     ("stop_strings_cut_predictions", commit, "preview", overrunning, "not None"),
     ("numbers_stay_close", Int8Codec, "decode", loud, "kv int8"),
     ("numbers_stay_close", Fp8Codec, "decode", loud, "kv fp8"),
