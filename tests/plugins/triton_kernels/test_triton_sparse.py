@@ -4,8 +4,16 @@ import pytest
 import torch
 
 from ninfer_conformance.tolerances import require_close
-from ninfer_core.api import KVCodecSpec, PagedStateSpec, SlotStateSpec, StatePlane
+from ninfer_core.api import (
+    KernelRequest,
+    KVCodecSpec,
+    PagedStateSpec,
+    PluginError,
+    SlotStateSpec,
+    StatePlane,
+)
 from ninfer_core.state.store import StateStore
+from ninfer_triton_kernels.bindings import sparse
 
 CODECS = {"bf16": "Bf16Codec", "int8": "Int8Codec", "fp8": "Fp8Codec"}
 DI, HI, PAGES = 32, 3, 6
@@ -126,6 +134,15 @@ def test_index_keys_do_not_depend_on_steps(kind, bind, make_state, paged_batch, 
     for page, entries in ((1, 16), (2, 2), (6, 2)):
         assert torch.equal(results[0][page, :entries], results[1][page, :entries])
         assert results[0][page, :entries].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [Mean, Softmax])
+def test_a_tail_that_rejected_tokens_would_overwrite_is_refused(kind, make_state, randn, device):
+    planes, tail = make_state("bf16", 64, kind.tail_width)
+    request = KernelRequest(kind.op, "cuda", "bfloat16", 90, sizes=kind.sizes(64))
+    constants = kind.constants(randn, device, 64)
+    with pytest.raises(PluginError, match="wrong size"):
+        getattr(sparse, f"bind_{kind.op}")(request, planes, tail, **constants)
 
 
 def fill(planes, randn, tokens, block, device):

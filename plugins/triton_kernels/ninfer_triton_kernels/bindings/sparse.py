@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
+from ninfer_core.ops.slot_rows import require_tail
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import PagedPlanes, SlotPlanes
 from ninfer_triton_kernels.bindings.launching import IS_INTERPRETED, OVERLAPPED, power
@@ -89,6 +90,7 @@ def bind_mean_index_append(
     request: KernelRequest, planes: PagedPlanes, tail: SlotPlanes, cos: Tensor, sin: Tensor,
     axes: Tensor | None, query_norm: Tensor, key_norm: Tensor,
 ) -> Append:
+    require_tail(request, tail)
     sizes, plane, columns = request.sizes, _Plane(planes, "index_key"), tail.committed
     count, width = sizes["num_heads"], sizes["head_dim"]
 
@@ -110,6 +112,7 @@ def bind_softmax_index_append(
     request: KernelRequest, planes: PagedPlanes, tail: SlotPlanes, norm: Tensor,
     norm_bias: Tensor, position_bias: Tensor,
 ) -> Append:
+    require_tail(request, tail)
     sizes, plane, columns = request.sizes, _Plane(planes, "index_key"), tail.committed
     width, bias = sizes["head_dim"], position_bias.contiguous()
 
