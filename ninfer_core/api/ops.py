@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
+from attrs.validators import deep_iterable, instance_of
 
+from ninfer_core.api.errors import PluginError
 from ninfer_core.api.lazy import LazyRef, to_lazy, to_optional_lazy
 from ninfer_core.api.specs import NAME, FormatSpec
+
+_NAMES = deep_iterable(instance_of(str), instance_of(tuple))
 
 
 @frozen
@@ -35,7 +39,6 @@ class KernelRequest:
     :ivar kv_codec: name of the KV codec for ops on paged state, else "".
     :ivar max_tokens: most rows one call will bring.
     :ivar sizes: further static sizes by the contract's names (``num_heads``, ``head_dim`` ...).
-    :ivar batch_invariant: only kernels that are batch-invariant may be chosen.
     """
 
     op: str
@@ -46,7 +49,6 @@ class KernelRequest:
     kv_codec: str = ""
     max_tokens: int = 1
     sizes: Mapping[str, Any] = field(factory=dict)
-    batch_invariant: bool = False
 
 
 @frozen
@@ -105,11 +107,17 @@ class OpContract:
     """
 
     name: str = field(validator=NAME)
-    constants: tuple[str, ...]
-    weights: tuple[str, ...]
-    sizes: tuple[str, ...]
+    constants: tuple[str, ...] = field(validator=_NAMES)
+    weights: tuple[str, ...] = field(validator=_NAMES)
+    sizes: tuple[str, ...] = field(validator=_NAMES)
     reference: LazyRef = field(converter=to_lazy)
-    fused: bool = False
+    fused: bool = field(default=False, validator=instance_of(bool))
+
+    @weights.validator
+    def _check_weights(self, attribute: object, value: tuple[str, ...]) -> None:
+        if unknown := sorted({*value} - {*self.constants}):
+            raise PluginError(f"weights {unknown} are no constants", where=f"op {self.name}",
+                              fix="name them among the constants, too")
 
     def reference_kernel(self) -> KernelSpec:
         """The reference as a kernel: what runs where nothing better is installed."""

@@ -17,6 +17,8 @@ from attrs import NOTHING, fields, has
 from ninfer_core.api import ArtifactError
 
 MAX_U64 = 2**64 - 1
+MAX_LAYERS = 10_000
+"""Of a model: no list is as long as a damaged config says."""
 _MAX_WHY = 1000
 _UNWANTED = re.compile("[\0\ud800-\udfff]")
 _WANTED: dict[Any, str] = {

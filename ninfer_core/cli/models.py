@@ -62,7 +62,7 @@ def artifact_path(
     path = Path(model)
     if not path.exists():
         cards = sorted(card.name for pack in registry.packs.values() for card in pack.spec.cards)
-        also = f"; plan, doctor and kernels also take: {', '.join(cards)}" if cards else ""
+        also = f"; plan, doctor, kernels, bench also take: {', '.join(cards)}" if cards else ""
         raise ArtifactError(
             "there is no such model", where=model, why="the path does not exist",
             fix=f"give a .ninfer file or one of: {', '.join(names) or 'none'}{also}",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import ceil
+
 from attrs import frozen
 
 from ninfer_core.api import CapacityError
@@ -52,9 +55,13 @@ def size_pool(
 def snapshot_pages(layout: StateLayout) -> int:
     """Most pages that a kept state takes beside those that it shares: an unaligned tail, and the
     image of a slot."""
-    pieces = (layout.committed_bytes, layout.record_bytes)
-    image = sum(-(-nbytes // layout.page_bytes) for nbytes in pieces)
+    image = image_pages((layout.committed_bytes, layout.record_bytes), layout.page_bytes)
     return image + (layout.bytes_per_token > 0)
+
+
+def image_pages(pieces: Iterable[float], page_bytes: int) -> int:
+    """Pages of the pieces of a slot's image, in bytes."""
+    return sum(ceil(nbytes / page_bytes) for nbytes in pieces)
 
 
 def pool_summary(layout: StateLayout, num_pages: int, *, keeps: bool) -> str:

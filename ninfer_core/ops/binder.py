@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from attrs import frozen
@@ -84,20 +84,32 @@ class Binder:
     def bind(self, request: KernelRequest, **constants: Any) -> Callable[..., Any]:
         """Choose a kernel and build it for the constants of the op's contract.
 
-        :raises PluginError: if the constants are not the contract's, or the factory breaks.
+        :raises PluginError: as `check`, and if the factory breaks.
         """
-        contract = self.contracts.get(request.op)
-        if contract and set(contract.constants) != set(constants):
-            raise PluginError(
-                f"op {request.op!r} is bound with the constants {sorted(constants)}",
-                why=f"its contract has {sorted(contract.constants)}",
-            )
+        self.check(request, constants)
         choice = self.choose(request)
         kernel: Callable[..., Any] = _guarded(
             choice, "cannot build a kernel",
             lambda: choice.spec.factory.load()(request, **constants),
         )
         return kernel
+
+    def check(self, request: KernelRequest, constants: Collection[str]) -> None:
+        """Raise `PluginError` if the constants are not the contract's, or a size is none of it."""
+        contract = self.contracts.get(request.op)
+        if contract is None:
+            return
+        is_odd = {
+            "constants": set(constants) != set(contract.constants),
+            "sizes": not set(request.sizes) <= set(contract.sizes),
+        }
+        given = {"constants": constants, "sizes": request.sizes}
+        for what in (each for each in is_odd if is_odd[each]):
+            raise PluginError(
+                f"op {request.op!r} is bound with the {what} {sorted(given[what])}",
+                why=f"its contract has {sorted(getattr(contract, what))}",
+                fix="correct what binds it",
+            )
 
     def _refusal(self, kernel: RegisteredKernel, request: KernelRequest) -> str:
         """Why a kernel cannot serve a request; "" if it can."""
@@ -112,8 +124,6 @@ class Binder:
             return f"needs compute capability {low} to {high}, not {request.capability}"
         if spec.formats and untaken:
             return f"does not take {', '.join(sorted(untaken))}"
-        if request.batch_invariant and not spec.batch_invariant:
-            return "is not batch-invariant"
         return _own_refusal(kernel, request)
 
 
@@ -148,7 +158,8 @@ def _best(
     if not accepting:
         why = "; ".join(f"{name} {reason}" for name, reason in reasons.items())
         raise UnsupportedError(
-            f"no kernel can run op {request.op!r}", where=where, why=why or "none is registered"
+            f"no kernel can run op {request.op!r}", where=where, why=why or "none is registered",
+            fix="" if why else "correct the op's name, or install the plugin that has it",
         )
     top = max(each.spec.priority for each in accepting)
     best = [each for each in accepting if each.spec.priority == top]

@@ -69,15 +69,22 @@ def member_problems(message: Mapping[str, Any], place: str) -> Iterator[tuple[st
 
 
 def _with_results_in_order(messages: Iterable[Message]) -> Iterator[Message]:
-    order: dict[Any, int] = {}
+    """Results in the order of their calls; as they are, where ids do not say which is whose."""
+    calls: list[Any] = []
     for are_results, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         each = list(run)
         if are_results:
-            each.sort(key=lambda result: order.get(result.get("tool_call_id"), len(order)))
+            ids = [result.get("tool_call_id") for result in each]
+            if _are_names(calls) and _are_names(ids) and {*ids} <= {*calls}:
+                each.sort(key=lambda result: calls.index(result["tool_call_id"]))
         else:
-            ids = [call.get("id") for call in each[-1].get("tool_calls") or ()]
-            order = {name: index for index, name in enumerate(ids) if isinstance(name, str)}
+            calls = [call.get("id") for call in each[-1].get("tool_calls") or ()]
         yield from each
+
+
+def _are_names(ids: Sequence[Any]) -> bool:
+    """Whether each has one of its own."""
+    return all(isinstance(each, str) for each in ids) and len({*ids}) == len(ids)
 
 
 def _message(message: Mapping[str, Any], place: str) -> Message:

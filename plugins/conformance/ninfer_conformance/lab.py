@@ -212,12 +212,13 @@ def lab(subject: Subject, variant: str) -> Lab:
 
 
 def reference_kernels(subject: Subject) -> Kernels:
-    """Those of the ops, and those that the subject brings itself."""
+    """Those of the ops, and those that the subject brings itself for ops without a contract."""
     registry, own = subject.report.registry, subject.record.distribution
     references = {each.reference_kernel().name for each in registry.contracts.values()}
     return {
         name: each for name, each in registry.kernels.items()
-        if name in references or each.provenance.distribution == own
+        if name in references
+        or (each.provenance.distribution == own and each.spec.op not in registry.contracts)
     }
 
 

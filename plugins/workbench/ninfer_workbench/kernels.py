@@ -87,6 +87,7 @@ class _ChoosingBinder(Binder):
 
     def bind(self, request: KernelRequest, **constants: Any) -> Callable[..., Any]:
         """Anything: a model that never runs calls no kernel."""
+        self.check(request, constants)
         self.choose(request)
         return print
 

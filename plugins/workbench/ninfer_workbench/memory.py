@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ninfer_core.api import PagedStateSpec, ParameterSpec, SlotStateSpec
 from ninfer_core.config import EnginePlan
-from ninfer_core.config.capacity import snapshot_pages
+from ninfer_core.config.capacity import image_pages
 from ninfer_core.config.ledger import host_line
 from ninfer_core.state.layout import StateLayout
 from ninfer_core.state.step import PAGE_TOKENS
@@ -48,7 +48,7 @@ def memory_rows(plan: EnginePlan, placement: Placement = ONE_MACHINE) -> Iterato
     if state_layout(plan).bytes_per_token:
         yield _room(plan, placement)
     if plan.config.prefix_cache:
-        yield _kept_state(plan)
+        yield _kept_state(plan, placement)
 
 
 def weight_rows(plan: EnginePlan, placement: Placement = ONE_MACHINE) -> Iterator[Row]:
@@ -112,11 +112,15 @@ def _slots(num_slots: int, share: float, layout: StateLayout, spec: SlotStateSpe
             f" ({spec.layers} layers, {spec.dtype})")
 
 
-def _kept_state(plan: EnginePlan) -> Row:
+def _kept_state(plan: EnginePlan, placement: Placement) -> Row:
     """What the prefix cache takes for a restore point beside pages that it shares."""
-    layout = state_layout(plan)
-    pages = snapshot_pages(layout)
-    return ("kept state", f"{pages * layout.page_bytes:,} B",
+    page = page_bytes(plan, placement) or state_layout(plan).page_bytes
+    slots = [(placement.share(spec.name), state_layout(plan, spec))
+             for spec in plan.states if isinstance(spec, SlotStateSpec)]
+    pieces = (sum(share * each.committed_bytes for share, each in slots),
+              sum(share * each.record_bytes for share, each in slots))
+    pages = image_pages(pieces, page) + (state_layout(plan).bytes_per_token > 0)
+    return ("kept state", f"{pages * page:,} B",
             f"at most {pages} of {plan.num_pages} pages for a slot's image and the last page, "
             "beside full pages, which are shared")
 

@@ -12,6 +12,7 @@ from ninfer_core.api import (
     FormatSpec,
     KernelRequest,
     KernelSpec,
+    OpContract,
     PluginError,
     UnsupportedError,
     WeightInfo,
@@ -95,7 +96,6 @@ def test_highest_priority_wins_and_the_rest_have_reasons(request_):
         ({"devices": ("cuda",), "capability": (90, 90)}, {"device": "cuda", "capability": 120},
          "needs compute capability 90 to 90, not 120"),
         ({"formats": ("q8", "q6")}, {}, "does not take q4"),
-        ({}, {"batch_invariant": True}, "is not batch-invariant"),
         ({"accepts": f"{__name__}:never"}, {}, "dislikes everything"),
     ],
 )
@@ -106,10 +106,20 @@ def test_every_filter_has_its_reason(facts, asked, reason, request_):
     assert "q4 [8, 8]" in caught.value.where
 
 
+@pytest.mark.parametrize(("constants", "sizes", "said"), [
+    ({"weight"}, {}, "constants"), ({"weight", "bias", "more"}, {}, "constants"),
+    ({"weight", "bias"}, {"epsilon": 1e-5}, "sizes")])
+def test_what_a_contract_does_not_have_is_refused(constants, sizes, said, request_):
+    binder = bind()
+    binder.contracts = {"custom": OpContract(
+        "custom", ("weight", "bias"), ("weight",), ("eps",), f"{__name__}:factory")}
+    with pytest.raises(PluginError, match=f"is bound with the {said}"):
+        binder.bind(evolve(request_, sizes=sizes), **dict.fromkeys(constants))
+
+
 def test_filters_pass_what_fits(request_):
-    exact = {"capability": (90, 120), "devices": ("cuda",), "formats": ("q4",),
-             "batch_invariant": True}
-    asked = evolve(request_, device="cuda", capability=90, batch_invariant=True)
+    exact = {"capability": (90, 120), "devices": ("cuda",), "formats": ("q4",)}
+    asked = evolve(request_, device="cuda", capability=90)
     assert bind(kernel("fits", **exact)).choose(asked).spec.name == "fits"
 
 

@@ -49,10 +49,25 @@ def test_results_are_in_the_order_of_their_calls():
         return {"role": "tool", "tool_call_id": name, "content": name}
 
     made = template_messages([
-        calling("{}", "{}", "{}"), *map(result, ("c2", "other", "c0", "c1")), assistant("done"),
-        result("c1"), result("c0")])
+        calling("{}", "{}", "{}"), *map(result, ("c2", "c0", "c1")), assistant("done"),
+        result("c1"), result("c0"), calling("{}", "{}", "{}"), *map(result, ("c2", "c1"))])
     assert [each["content"] for each in made if each["role"] == "tool"] == [
-        "c0", "c1", "c2", "other", "c1", "c0"]
+        "c0", "c1", "c2", "c1", "c0", "c1", "c2"]
+
+
+@pytest.mark.parametrize(("calls", "results"), [
+    (["a", "b"], ["z", "b", "a"]), (["a", "b", "a"], ["b", "a", "a"]), (["a", None], ["b", "a"]),
+    (["a", "b"], ["b", "a", "a"]), (["a", "b"], ["b", None, "a"]),
+], ids=["unknown", "calls of one id", "call without", "results of one id", "result without"])
+def test_results_stay_where_ids_do_not_say_whose_they_are(calls, results):
+    function = {"name": "f", "arguments": "{}"}
+    call = {"role": "assistant", "tool_calls": [
+        {"type": "function", "function": function, **({"id": each} if each else {})}
+        for each in calls]}
+    given = [{"role": "tool", "content": str(index), **({"tool_call_id": each} if each else {})}
+             for index, each in enumerate(results)]
+    made = template_messages([call, *given])
+    assert [each["content"] for each in made[1:]] == [each["content"] for each in given]
 
 
 @pytest.mark.parametrize(("given", "expected"), [

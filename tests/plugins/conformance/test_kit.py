@@ -11,15 +11,18 @@ import torch
 from attrs import evolve
 
 from ninfer_conformance import command
+from ninfer_conformance.lab import reference_kernels
 from ninfer_conformance.levels import CHECKS, Check, run_conformance
 from ninfer_conformance.subject import Subject, find_subject
 from ninfer_conformance.tolerances import require_close
 from ninfer_core.api import (
     ConfigError,
     Detection,
+    KernelSpec,
     MachineFigures,
     ModelPackSpec,
     NInferError,
+    OpContract,
     UnsupportedError,
 )
 from ninfer_core.cli.options import Parser
@@ -199,3 +202,22 @@ def test_third_parties_subclass_the_suite(pytester):
     checks = [check for check in CHECKS["packs"] if check.level in ("L0", "L4")]
     result.assert_outcomes(passed=len(checks), skipped=1)  # one is skipped, one is the suite's own
     result.stdout.fnmatch_lines(["*TestToy::test_conformance?L4-text_round_trips? PASSED*"])
+
+
+def test_a_packs_own_kernels_are_no_references_where_there_is_a_contract():
+    """Else one that is wrong would be held against itself."""
+    contracts = {op: OpContract(op, (), (), (), "some.ops:bind") for op in ("own.norm", "linear")}
+    specs = [
+        *(each.reference_kernel() for each in contracts.values()),
+        KernelSpec("own.norm", "own.fast", "own.ops:a"),
+        KernelSpec("own.gelu", "own.gelu", "own.ops:b"),
+        KernelSpec("linear", "cpu.linear", "cpu:linear"),
+    ]
+    kernels = {each.name: SimpleNamespace(
+        spec=each, provenance=SimpleNamespace(distribution=each.name.partition(".")[0])
+    ) for each in specs}
+    registry = SimpleNamespace(contracts=contracts, kernels=kernels)
+    subject = SimpleNamespace(
+        report=SimpleNamespace(registry=registry), record=SimpleNamespace(distribution="own"))
+    assert reference_kernels(subject).keys() == {
+        "reference.own.norm", "reference.linear", "own.gelu"}

@@ -88,6 +88,23 @@ def test_tokens_are_the_references(kind, judges, some_logits, device):
     assert logits.equal(before)
 
 
+@pytest.mark.parametrize("mask", [
+    (torch.arange(2 * VOCAB) % 6 == 2)[::2], torch.zeros(1, dtype=torch.bool).expand(VOCAB)],
+    ids=["every other", "expanded"])
+def test_masks_may_lie_in_any_way(mask, judges, some_logits):
+    rows = [SampleRow(SamplingParams(temperature=1, seed=i), i, mask=mask) for i in range(4)]
+    own, expected = (judge.sample(some_logits(4), rows).tolist() for judge in judges)
+    assert own == expected
+
+
+@pytest.mark.parametrize("mask", [
+    torch.ones(VOCAB - 1, dtype=torch.bool), torch.ones(VOCAB + 1, dtype=torch.bool),
+    torch.ones(VOCAB), torch.ones(1, VOCAB, dtype=torch.bool)], ids=lambda mask: str(mask.shape))
+def test_a_mask_of_another_kind_is_refused(mask, judges, some_logits):
+    with pytest.raises(ValueError, match="a mask is"):
+        judges[0].sample(some_logits(1), [SampleRow(SamplingParams(), 0, mask=mask)])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_probabilities_are_the_references(kind, judges, some_logits, device):
     rows = [row_of(KINDS[kind], i, device, mask=masks()[i % 3]) for i in range(4)]
@@ -225,6 +242,13 @@ def test_drawn_drafts_are_judged_as_by_the_reference(params, judges, some_logits
     assert {each.accepted for each in found} >= {0, 1}
     alone = judges[0].verify(logits[: len(several[0].rows)], several[:1])
     assert alone == expected[:1]
+
+
+def test_proposals_may_lie_in_any_way(judges, some_logits, device):
+    several = [drafted(evolve(WARM, seed=seed), (5, 6), some_proposals(2, device, seed).T.clone().T)
+               for seed in range(6)]
+    found, expected = (judge.verify(some_logits(18), several) for judge in judges)
+    assert found == expected
 
 
 def test_what_neither_would_draw_is_followed_by_what_the_model_draws(judges, some_logits):
