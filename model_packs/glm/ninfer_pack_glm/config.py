@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from attrs import field, fields_dict, frozen
-from attrs.validators import ge, gt, in_, lt
+from attrs.validators import ge, gt, in_, le, lt
 
 from ninfer_checkpoints.claims import claim_names
 from ninfer_checkpoints.variants import Variants, require_variants
 from ninfer_core.api import ArtifactError, Claim, ModelDescription
-from ninfer_core.artifact.schema import read_config
+from ninfer_core.artifact.schema import MAX_LAYERS, read_config
 
 ARCHITECTURE, MTP_ARCHITECTURE = "Glm5NextForConditionalGeneration", "Glm5NextMTP"
 MODEL_TYPES = ("glm5_next", "glm5_next_text")
@@ -52,7 +52,7 @@ class GlmConfig:
 
     vocab_size: int = field(validator=ge(1))
     hidden_size: int = field(validator=ge(1))
-    num_hidden_layers: int = field(validator=ge(1))
+    num_hidden_layers: int = field(validator=[ge(1), le(MAX_LAYERS)])
     max_position_embeddings: int = field(validator=ge(1))
     rms_norm_eps: float = field(validator=gt(0))
     layer_types: tuple[LayerType, ...]
@@ -157,7 +157,12 @@ def _flat_keys(config: Mapping[str, Any]) -> dict[str, Any]:
             "indexed_attention" if each in INDEXED else each for each in types
         ]
     dense, count = keys.get("first_k_dense_replace"), keys.get("num_hidden_layers")
-    if isinstance(dense, int) and isinstance(count, int):
-        usual = ["dense" if index < dense else "sparse" for index in range(count)]
-        keys.setdefault("mlp_layer_types", usual)
+    if "mlp_layer_types" not in keys and isinstance(dense, int) and isinstance(count, int):
+        keys["mlp_layer_types"] = _mlp_layer_types(dense, count)
     return keys
+
+
+def _mlp_layer_types(dense: int, count: int) -> list[MlpType]:
+    if count > MAX_LAYERS:
+        return []  # refused with the key that is to blame
+    return ["dense" if index < dense else "sparse" for index in range(count)]

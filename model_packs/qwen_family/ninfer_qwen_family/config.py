@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from attrs import field, fields_dict, frozen
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, le, optional
 
 from ninfer_checkpoints.variants import Variants, require_variants
 from ninfer_core.api import ArtifactError, ModelDescription
-from ninfer_core.artifact.schema import read_config
+from ninfer_core.artifact.schema import MAX_LAYERS, read_config
+from ninfer_qwen_family.rope_settings import rope_settings
 
 LayerType = Literal["linear_attention", "full_attention"]
 VARIANTS: Variants = {
@@ -43,7 +44,7 @@ class QwenConfig:
     :ivar mrope_section: rotated pairs that turn with time, height and width.
     :ivar rope_type: ``yarn``: for contexts ``factor`` times as long as
         ``original_max_position_embeddings``, see `yarn_frequencies`; ``attention_factor`` is what
-        queries and keys are scaled by, 0: as there.
+        queries and keys are scaled by, None: `yarn_scale`.
     :ivar output_gate_type: activation of the gate behind the norm of Gated DeltaNet.
     :ivar mtp: whether the next-token predictor is in use.
     :ivar proposal_rows: rows of its own draft head, or 0 if it drafts with the model's.
@@ -53,7 +54,7 @@ class QwenConfig:
     names = Names("", "", "")
     vocab_size: int = field(validator=ge(1))
     hidden_size: int = field(validator=ge(1))
-    num_hidden_layers: int = field(validator=ge(1))
+    num_hidden_layers: int = field(validator=[ge(1), le(MAX_LAYERS)])
     max_position_embeddings: int = field(validator=ge(1))
     rms_norm_eps: float = field(validator=gt(0))
     layer_types: tuple[LayerType, ...]
@@ -73,7 +74,7 @@ class QwenConfig:
     original_max_position_embeddings: int = 0
     beta_fast: float = field(default=32.0, validator=gt(0))
     beta_slow: float = field(default=1.0, validator=gt(0))
-    attention_factor: float = field(default=0.0, validator=ge(0))
+    attention_factor: float | None = field(default=None, validator=optional(gt(0)))
     output_gate_type: Literal["silu", "sigmoid"] = "silu"
     tie_word_embeddings: bool = False
     mtp: bool = False
@@ -93,6 +94,8 @@ class QwenConfig:
             self.factor == 1 or not self.original_max_position_embeddings
         ):
             raise ValueError("yarn needs a factor and original_max_position_embeddings")
+        if self.rope_type == "yarn" and self.rope_theta <= 1:
+            raise ValueError(f"yarn needs a rope_theta above 1, not {self.rope_theta}")
         if self.proposal_rows > self.vocab_size:
             raise ValueError(f"{self.proposal_rows} proposed tokens of {self.vocab_size}")
 
@@ -164,7 +167,8 @@ def text_config(config: QwenConfig) -> dict[str, Any]:
 
 def _jsonable(config: QwenConfig, names: Iterable[str]) -> dict[str, Any]:
     values = ((name, getattr(config, name)) for name in names)
-    return {name: [*each] if isinstance(each, tuple) else each for name, each in values}
+    return {name: [*each] if isinstance(each, tuple) else each
+            for name, each in values if each is not None}
 
 
 def configure(cls: type[C], model: ModelDescription) -> C:
@@ -187,16 +191,14 @@ def _flat_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     nested = config.get("text_config")
     keys = dict(nested if isinstance(nested, Mapping) else config)
-    for name in ("rope_parameters", "rope_scaling"):
-        given = keys.get(name) or {}
-        found = given if isinstance(given, Mapping) else {"type": given}
-        keys |= {"rope_type" if key == "type" else key: value for key, value in found.items()}
+    keys |= rope_settings(keys)
     keys = {key: value for key, value in keys.items() if value is not None}
     # Either place may lack what the other says; the tensors have the last word at import.
     if config.get("tie_word_embeddings"):
         keys["tie_word_embeddings"] = config["tie_word_embeddings"]
     keys.setdefault("partial_rotary_factor", 0.25)
-    keys.setdefault("layer_types", _layer_types(keys))
+    if "layer_types" not in keys:
+        keys["layer_types"] = _layer_types(keys)
     keys.setdefault("mrope_section", _thirds(keys))
     return keys
 
@@ -205,6 +207,8 @@ def _layer_types(keys: Mapping[str, Any]) -> list[LayerType]:
     count, interval = keys.get("num_hidden_layers"), keys.get("full_attention_interval", 4)
     if not isinstance(count, int) or not isinstance(interval, int) or interval < 1:
         return []  # refused with the key that is to blame
+    if count > MAX_LAYERS:
+        return []  # as well
     return ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(count)]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import asdict, field, frozen
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, le
 
 from ninfer_core.api import ArtifactError, Claim, ModelDescription
-from ninfer_core.artifact.schema import read_config
+from ninfer_core.artifact.schema import MAX_LAYERS, read_config
 
 ARCHITECTURE = "LlamaForCausalLM"
 
@@ -41,7 +41,7 @@ class LlamaConfig:
     vocab_size: int = field(validator=ge(1))
     hidden_size: int = field(validator=ge(1))
     intermediate_size: int = field(validator=ge(1))
-    num_hidden_layers: int = field(validator=ge(1))
+    num_hidden_layers: int = field(validator=[ge(1), le(MAX_LAYERS)])
     num_attention_heads: int = field(validator=ge(1))
     max_position_embeddings: int = field(validator=ge(1))
     rms_norm_eps: float = field(validator=gt(0))

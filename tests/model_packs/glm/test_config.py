@@ -154,6 +154,13 @@ def test_odd_dimensions_are_refused(key, value, why):
         configure(describe({**TEXT, key: value}))
 
 
+@pytest.mark.parametrize("types", [None, ["sparse"]])
+def test_more_layers_than_any_model_has_are_refused(types):
+    text = {**TEXT, "num_hidden_layers": 10**18, "mlp_layer_types": types}
+    with pytest.raises(ArtifactError, match="'num_hidden_layers' must be <= 10000"):
+        configure(describe(text))
+
+
 def test_claims():
     assert claim(describe(TEXT)).score == 100
     other = ModelDescription("huggingface", ("Glm4MoeForCausalLM",), {"model_type": "glm4_moe"})

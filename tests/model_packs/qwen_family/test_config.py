@@ -148,7 +148,7 @@ def test_either_config_may_tie_the_head(inner, outer, tied):
         ({"rope_parameters": ROPE | YARN | {"mscale": 1.0}}, "mscale"),
         ({"rope_parameters": ROPE | YARN | {"truncate": False}}, "truncate"),
         ({"rope_parameters": ROPE | {"mrope_interleaved": False}}, "mrope_interleaved"),
-        ({"rope_scaling": "linear"}, "rope_type"),
+        ({"rope_parameters": None, "rope_scaling": "linear"}, "rope_type"),
     ],
 )
 def test_variants_that_are_not_computed_are_refused(change, name):
@@ -169,6 +169,59 @@ def test_yarn_needs_its_sizes(missing):
     given = {key: value for key, value in YARN.items() if key != missing}
     with pytest.raises(ArtifactError, match="yarn needs a factor"):
         read(TEXT | {"rope_parameters": ROPE | given})
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"original_max_position_embeddings": 1024}, "original_max_position_embeddings is 1024 beside"),
+    ({"rope_scaling": {"rope_type": "default"}}, "rope_scaling.rope_type is 'default'"),
+    ({"rope_scaling": {"mrope_section": [11, 11, 10]}}, "rope_scaling.rope_type is 'default'"),
+    ({"rope_scaling": YARN | {"factor": 2.0}}, "rope_parameters.factor is 4.0, and rope_scaling"),
+    ({"rope_parameters": ROPE, "rope_scaling": YARN}, "rope_parameters.rope_type is 'default'"),
+    ({"rope_parameters": ROPE | YARN | {"type": "linear"}}, "rope_parameters.type is 'linear'"),
+    ({"rope_parameters": ROPE} | YARN, "rope_type is 'yarn' beside"),
+    ({"rope_parameters": None, "rope_theta": 1e7} | YARN, "rope_type is 'yarn' beside"),
+    ({"factor": 2.0}, "factor is 2.0 beside rope_parameters, and 4.0"),
+    ({"attention_factor": 2.0}, "attention_factor is 2.0 beside"),
+    ({"rope_theta": 1e7, "rope_parameters": {"full_attention": ROPE | YARN}},
+     "rope_parameters differs by layer: full_attention"),
+    ({"rope_parameters": ROPE | YARN | {"truncate": None}}, "truncate is null"),
+])
+def test_yarn_that_transformers_computes_otherwise_is_refused(change, why):
+    with pytest.raises(ArtifactError, match=f"settings of RoPE are not supported: .*{why}"):
+        read(TEXT | {"rope_parameters": ROPE | YARN} | change)
+
+
+@pytest.mark.parametrize("change", [
+    {"original_max_position_embeddings": 262_144}, {"rope_scaling": {"type": "yarn"}},
+    {"rope_scaling": YARN}, {"rope_type": "yarn", "factor": 4},
+    {"rope_parameters": ROPE | YARN | {"type": "yarn", "attention_factor": None}},
+])
+def test_the_same_yarn_twice_is_yarn(change):
+    yarn = TEXT | {"rope_parameters": ROPE | YARN}
+    assert read(yarn | change) == read(yarn)
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"attention_factor": 0}, "'attention_factor' must be > 0"),
+    ({"rope_theta": 1}, "rope_theta above 1"), ({"rope_theta": 0.5}, "rope_theta above 1"),
+])
+def test_yarn_of_no_meaning_is_refused(change, why):
+    with pytest.raises(ArtifactError, match=why):
+        read(TEXT | {"rope_parameters": ROPE | YARN | change})
+
+
+@pytest.mark.parametrize("factor", [None, 1.5])
+def test_an_artifact_gives_back_the_scale_of_yarn(factor):
+    given = read(TEXT | {"rope_parameters": ROPE | YARN | {"attention_factor": factor}})
+    assert given.attention_factor == factor
+    assert read(given.components()["text"]["config"]) == given
+
+
+@pytest.mark.parametrize("types", [None, ["full_attention"]])
+def test_more_layers_than_any_model_has_are_refused(types):
+    text = TEXT | {"num_hidden_layers": 10**18, "layer_types": types}
+    with pytest.raises(ArtifactError, match="'num_hidden_layers' must be <= 10000"):
+        read(text)
 
 
 @pytest.mark.parametrize("key", [

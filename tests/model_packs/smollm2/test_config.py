@@ -67,7 +67,7 @@ def test_a_missing_key_is_named(key):
         ("vocab_size", "many"), ("vocab_size", "100"), ("vocab_size", 100.5), ("vocab_size", -1),
         ("num_attention_heads", [4]), ("tie_word_embeddings", "false"), ("rope_theta", 0),
         ("rope_theta", float("nan")), ("rms_norm_eps", float("inf")), ("head_dim", 13),
-        ("num_key_value_heads", 3),
+        ("num_key_value_heads", 3), ("num_hidden_layers", 10**18),
     ],
 )
 def test_an_odd_value_is_refused_by_name(key, value):
