@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> Report:
     """Every op of decode steps of every asked size, and of chunks."""
     with Console(arguments.log_level) as console, torch.inference_mode():
         width, deepest = max(arguments.widths), max(arguments.contexts)
-        chunk = max(arguments.prefill)
+        chunk = max(arguments.prefill, default=0)
         sizes = Sizes(max(arguments.rows), width, deepest + width, deepest + chunk, chunk)
         plan = make_plan(arguments, console.progress, sizes)
         synthetic = build(plan, max(arguments.widths), RecordingBinder)
@@ -73,7 +73,7 @@ def _measure(
                     batch = batches.fill([row(context, width) for row in rows])
                     name = f"decode {num_rows} x {width} at {context}"
                     yield _step(synthetic, batch, name, context)
-        for chunk in filter(None, arguments.prefill):
+        for chunk in arguments.prefill:
             with sequences(synthetic, 1, context + chunk) as rows:
                 batch = batch_builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
                 yield _step(synthetic, batch, f"prefill {chunk} at {context}", context + chunk // 2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS
+from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -125,19 +126,43 @@ def _soak(parser: Parser) -> None:
         help="most requests of a schedule (default: 8)")
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
+def _numbers(low: int, high: float = inf, step: int = 1) -> Callable[[str], list[int]]:
+    """An option type: integers of ``low..high`` with commas between, multiples of ``step``."""
+    one = ranged(int, low, high)
+    wanted = f"integers of {low} or more" if high == inf else f"integers of {low}..{high:g}"
+    wanted += f", multiples of {step}," if step > 1 else ""
+
+    def convert(text: str) -> list[int]:
+        try:
+            found = [one(word) for word in text.split(",")]
+        except ArgumentTypeError:
+            found = []
+        if not found or any(number % step for number in found):
+            raise ArgumentTypeError(f"must be {wanted} with commas between, not {text!r}")
+        return found
+
+    return convert
+
+
+def _catalogue(parser: Parser) -> None:
+    """A model of which no weights are read."""
+    parser.add_argument("model", nargs="?", default=None, metavar="MODEL",
+                        help=".ninfer file, name of an embedded model or of a card "
+                        "(default: the default embedded model)")
 
 
 def _sizes(parser: Parser) -> None:
-    options.model(parser)
+    _catalogue(parser)
     add = parser.add_argument_group("steps").add_argument
     _changes(add)
-    add("--rows", type=_numbers, default=[1], metavar="N,N", help="sequences that decode at once")
-    add("--widths", type=_numbers, default=[1], metavar="N,N", help="tokens of each of them")
-    add("--contexts", type=_numbers, default=[1024], metavar="N,N", help="tokens before the step")
-    add("--prefill", type=_numbers, default=[0], metavar="N,N",
-        help="tokens of chunks of a prompt (default: none)")
+    add("--rows", type=_numbers(1, 8), default=[1], metavar="N,N",
+        help="sequences that decode at once, 1..8 (default: 1)")
+    add("--widths", type=_numbers(1, 16), default=[1], metavar="N,N",
+        help="tokens of each of them, 1..16 (default: 1)")
+    add("--contexts", type=_numbers(1), default=[1024], metavar="N,N",
+        help="tokens before the step (default: 1024)")
+    add("--prefill", type=_numbers(64, step=64), default=[], metavar="N,N",
+        help="tokens of chunks of a prompt, multiples of 64 (default: none)")
     options.launch(parser)
 
 
@@ -152,10 +177,11 @@ def _changes(add: Callable[..., Any]) -> None:
 def _step(parser: Parser) -> None:
     _sizes(parser)
     add = parser.add_argument_group("more steps").add_argument
-    add("--sweep", type=_numbers, default=[], metavar="N,N",
-        help="contexts of a plain step of one sequence, beside those of --contexts")
+    add("--sweep", type=_numbers(1), default=[], metavar="N,N",
+        help="contexts of a plain step of one sequence, beside those of --contexts (default: none)")
     add("--prompt", type=ranged(int, 1), default=0, metavar="N",
-        help="tokens of a prompt that is read from its begin, in chunks of each of --prefill")
+        help="tokens of a prompt that is read from its begin, in chunks of each of --prefill "
+        "(default: none)")
     add("--eager-steps", action="store_true", default=False, help="do not capture graphs")
     add("--launches", action="store_true", default=False,
         help="list the kernels of decode steps on a GPU, as its driver clocks them")
@@ -163,17 +189,17 @@ def _step(parser: Parser) -> None:
 
 def _part(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
-    if not 1 <= int(part) <= int(parts):
-        raise ValueError
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise ArgumentTypeError(f"must be K/N, K within 1..N, not {text!r}")
     return int(part), int(parts)
 
 
 def _tune(parser: Parser) -> None:
-    options.model(parser)
+    _catalogue(parser)
     add = parser.add_argument_group("variants").add_argument
     _changes(add)
-    add("--tokens", type=_numbers, default=[1, 4, 8, 16], metavar="N,N",
-        help="rows of activations (default: 1,4,8,16)")
+    add("--tokens", type=_numbers(1, 64), default=[1, 4, 8, 16], metavar="N,N",
+        help="rows of activations, 1..64 (default: 1,4,8,16)")
     add("--out", type=Path, default=None, metavar="FILE",
         help="write the rows of the best, in TOML")
     add("--part", type=_part, default=(1, 1), metavar="K/N",
@@ -184,10 +210,11 @@ def _tune(parser: Parser) -> None:
 
 
 def _rounds(parser: Parser) -> None:
-    options.model(parser)
+    _catalogue(parser)
     add = parser.add_argument_group("cycles").add_argument
     _changes(add)
-    add("--rows", type=_numbers, default=[1], metavar="N,N", help="requests that decode at once")
+    add("--rows", type=_numbers(1, 8), default=[1], metavar="N,N",
+        help="requests that decode at once, 1..8 (default: 1)")
     add("--context", type=ranged(int, 1), default=1024, metavar="N",
         help="tokens of each prompt (default: 1024)")
     add("--cycles", type=ranged(int, 1), default=64, metavar="N",
@@ -200,7 +227,7 @@ def _rounds(parser: Parser) -> None:
 
 
 def _start(parser: Parser) -> None:
-    options.model(parser)
+    _catalogue(parser)
     add = parser.add_argument_group("start").add_argument
     add("--weights", type=Path, required=True, metavar="FILE",
         help="artifact with random weights of MODEL's catalogue; written if it is not there")

@@ -15,7 +15,7 @@ from ninfer_bench.forced import ForcedJudge
 from ninfer_bench.report import Report, percent
 from ninfer_bench.step_work import draft_bytes, step_bytes
 from ninfer_bench.stepping import wait_for
-from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan
+from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan, titled
 from ninfer_bench.synthetic_engine import engine_on
 from ninfer_core.api import PreparedPrompt, SamplingParams
 from ninfer_core.cli.console import Console
@@ -161,7 +161,7 @@ def _report(arguments: Namespace, plan: EnginePlan, measured: list[Measured]) ->
         "drafts": plan.max_verify_rows - 1, "acceptance": arguments.acceptance,
         "sampled": arguments.sampled, "context": arguments.context, "runs": found,
     }
-    heading = (f"{plan.config.model} {arguments.format}, KV {plan.config.kv_dtype}, "
+    heading = (f"{titled(arguments, plan)}, KV {plan.config.kv_dtype}, "
                f"{arguments.cycles} cycles behind {arguments.context} tokens"
                + (f"; {plan.max_verify_rows - 1} drafts of {plan.config.spec}, each accepted with "
                   f"{arguments.acceptance:g} behind those before it" if plan.speculator else ""))

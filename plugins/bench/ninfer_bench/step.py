@@ -15,7 +15,8 @@ from ninfer_bench.limits import matrix_rates
 from ninfer_bench.report import Report
 from ninfer_bench.step_work import chunk_flops, kv_bytes_per_token, step_bytes
 from ninfer_bench.stepping import batch_builder, forward_of, sequences, timed, wait_for
-from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan
+from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan, titled
+from ninfer_core.api import ConfigError
 from ninfer_core.cli.console import Console
 from ninfer_core.config import EnginePlan
 from ninfer_core.state.batch import Row
@@ -45,9 +46,19 @@ class Measured:
 
 def run(arguments: Namespace) -> Report:
     """Decode and verify steps of every asked size, by graphs where there are any, then contexts
-    one by one, chunks, and whole prompts."""
+    one by one, chunks, and whole prompts.
+
+    :raises ConfigError: for a prompt without the size of its chunks, launches without a GPU.
+    """
+    if arguments.prompt and not arguments.prefill:
+        raise ConfigError("--prompt needs --prefill", why="a prompt is read in chunks of that size",
+                          fix="give --prefill 512 too")
     with Console(arguments.log_level) as console, torch.inference_mode():
         plan = make_plan(arguments, console.progress, _sizes(arguments))
+        if arguments.launches and plan.hardware.device != "cuda":
+            raise ConfigError(
+                "--launches needs a GPU", where=f"profile {plan.config.profile}",
+                why="kernels are clocked by the driver of a GPU", fix="leave --launches out")
         start = time.perf_counter()
         synthetic = build(plan, max(arguments.widths))
         wait_for(plan)
@@ -60,22 +71,22 @@ def run(arguments: Namespace) -> Report:
 
 def _sizes(arguments: Namespace) -> Sizes:
     width, deepest = max(arguments.widths), max(arguments.contexts)
-    alone = [deepest + max(arguments.prefill), arguments.prompt, *(n + 1 for n in arguments.sweep)]
-    return Sizes(max(arguments.rows), width, deepest + width, max(alone), max(arguments.prefill))
+    chunk = max(arguments.prefill, default=0)
+    alone = [deepest + chunk, arguments.prompt, *(n + 1 for n in arguments.sweep)]
+    return Sizes(max(arguments.rows), width, deepest + width, max(alone), chunk)
 
 
 def _measure(synthetic: Synthetic, arguments: Namespace) -> Iterator[Measured]:
-    chunks = [*filter(None, arguments.prefill)]
     for context in arguments.contexts:
         for num_rows in arguments.rows:
             for width in arguments.widths:
                 yield _decode(synthetic, num_rows, width, context, arguments)
-        for chunk in chunks:
+        for chunk in arguments.prefill:
             yield _prefill(synthetic, chunk, context)
     for context in arguments.sweep:
         yield _decode(synthetic, 1, 1, context, arguments)
     if arguments.prompt:
-        for chunk in chunks:
+        for chunk in arguments.prefill:
             yield _prompt(synthetic, chunk, arguments.prompt)
 
 
@@ -168,8 +179,8 @@ def _report(
                   for each, more in zip(measured, added, strict=True)],
     }
     measured_rates = ", ".join(f"{name} {most / 1e12:.2f} TFLOP/s" for name, most in rates.items())
-    heading = (f"{plan.config.model} {arguments.format or ''}, KV {plan.config.kv_dtype}, on "
-               f"{figures.name} ({rate / 1e12:.2f} TB/s); built in {build_s:.1f} s"
+    heading = (f"{titled(arguments, plan)}, KV {plan.config.kv_dtype}, on "
+               f"{figures.name} ({rate / 1e9:,.1f} GB/s); built in {build_s:.1f} s"
                + (f"; products of large matrices: {measured_rates}" if rates else ""))
     return Report(values, {heading: rows, **_launch_tables(measured)})
 

@@ -12,7 +12,9 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
+from ninfer_bench.untouched import untouched
 from ninfer_core.api import (
+    CapacityError,
     ConfigError,
     ImportPlan,
     LayoutSpec,
@@ -41,6 +43,9 @@ from ninfer_core.state.views import PagedPlanes
 
 CODE_SIZES = {"q4": 4.6, "q5": 9.2, "q6": 18.5, "q8": 73.0, "fp": 0.37}
 """Standard deviations of random codes, by the first letters of their formats."""
+
+LARGE_BYTES = 1 << 30
+"""Tables at the host that are larger have no values: they would not fit, and none counts."""
 
 
 @frozen(eq=False)
@@ -93,6 +98,11 @@ def make_plan(arguments: Namespace, progress: Progress, sizes: Sizes) -> EngineP
     return plan(config)
 
 
+def titled(arguments: Namespace, plan: EnginePlan) -> str:
+    """The model and the format that its matrices are in instead of their own, for a reader."""
+    return " ".join(filter(None, [str(plan.config.model), arguments.format]))
+
+
 def page_bytes(plan: EnginePlan) -> int:
     """Of a page of the pool."""
     return StateLayout(plan.states, plan.kv, max_verify_rows=plan.max_verify_rows).page_bytes
@@ -123,7 +133,13 @@ def build(plan: EnginePlan, max_width: int, kind: type[Binder] = Binder) -> Synt
 
 def random_weights(plan: EnginePlan) -> WeightStore:
     """Every stored tensor of the plan's parameters, its values such that a product keeps the size
-    of its input."""
+    of its input.
+
+    A large table that stays in host memory is zeros that take no memory until they are gathered: a
+    step reads few of its rows, and only the gathering counts.
+
+    :raises CapacityError: if there is no memory for a tensor.
+    """
     registry = plan.registry
     layouts: dict[str, LayoutSpec] = {name: each.spec for name, each in registry.layouts.items()}
     known = load_weights(
@@ -133,8 +149,12 @@ def random_weights(plan: EnginePlan) -> WeightStore:
     )
     generator = torch.Generator(plan.hardware.device).manual_seed(1)
     planes: dict[str, Planes] = {}
+    on_host = stored_tensors(plan.artifact, [p.name for p in plan.parameters if p.on_host])
     for tensor in stored_tensors(plan.artifact, [each.name for each in plan.parameters]):
         layout = known.layouts[tensor.layout]
+        if tensor in on_host and tensor.bytes > LARGE_BYTES:
+            planes[tensor.id] = blank_planes(tensor, layout)
+            continue
         _, planes[tensor.id] = random_object(tensor, layout, generator)
         if name := known.relaid.get(tensor.id):
             own, new = planes[tensor.id], known.layouts[name]
@@ -147,12 +167,34 @@ def random_weights(plan: EnginePlan) -> WeightStore:
 def random_object(
     tensor: TensorObject, layout: StorageLayout, generator: torch.Generator
 ) -> tuple[Tensor, Planes]:
-    """The image of a stored tensor on the generator's device, and its planes."""
-    image = torch.zeros(tensor.bytes, dtype=torch.uint8, device=generator.device)
+    """The image of a stored tensor on the generator's device, and its planes.
+
+    :raises CapacityError: if there is no memory for it.
+    """
+    try:
+        image = torch.zeros(tensor.bytes, dtype=torch.uint8, device=generator.device)
+    except RuntimeError as error:
+        raise CapacityError(
+            "there is no memory for random weights", where=tensor.id,
+            why=f"{tensor.bytes:,} bytes more cannot be had on device {generator.device}",
+            fix="measure fewer layers (--layers N of a card), or use a machine with more memory",
+        ) from error
     return image, {
         info.name: fill(plane_view(image, info), info, tensor, generator)
         for info in layout.planes(tensor.format, tensor.shape)
     }
+
+
+def blank_planes(tensor: TensorObject, layout: StorageLayout) -> Planes:
+    """Planes of zeros at the host that take no memory until they are touched; scalars, which values
+    are divided by, are as in other tensors."""
+    image = untouched(tensor.bytes)
+    infos = layout.planes(tensor.format, tensor.shape)
+    planes = {info.name: plane_view(image, info) for info in infos}
+    for info in infos:
+        if not info.shape:
+            fill(planes[info.name], info, tensor, torch.Generator())
+    return planes
 
 
 def stored_tensors(artifact: Artifact, names: Iterable[str]) -> list[TensorObject]:
@@ -180,11 +222,20 @@ def _changed(model: str, report: PluginReport, format_name: str, layers: int) ->
 
 
 def _shortened(plan: ImportPlan, layers: int) -> ImportPlan:
-    """The first layers alone."""
+    """The first layers alone; lists with an entry for every layer are cut too.
+
+    :raises ConfigError: if there are not so many.
+    """
     text = plan.components["text"]
-    config = {**text["config"], "num_hidden_layers": layers}
-    if "layer_types" in config:
-        config["layer_types"] = config["layer_types"][:layers]
+    count = text["config"]["num_hidden_layers"]
+    if layers > count:
+        raise ConfigError(f"--layers {layers} is more than there are", why=f"the card has {count}",
+                          fix=f"give --layers 1..{count}")
+    config = {
+        name: value[:layers] if isinstance(value, list | tuple) and len(value) == count else value
+        for name, value in text["config"].items()
+    }
+    config["num_hidden_layers"] = layers
     kept = tuple(each for each in plan.parameters if _layer(each.spec.name) < layers)
     components = {**plan.components, "text": {**text, "config": config}}
     return evolve(plan, components=components, parameters=kept)

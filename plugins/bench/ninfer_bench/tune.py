@@ -24,7 +24,8 @@ from ninfer_bench.products import (
 )
 from ninfer_bench.report import Report
 from ninfer_bench.stepping import repeated, timed
-from ninfer_bench.synthetic import Sizes, build, make_plan
+from ninfer_bench.synthetic import Sizes, build, make_plan, titled
+from ninfer_core.api import UnsupportedError
 from ninfer_core.cli.console import Console
 from ninfer_core.config import EnginePlan
 
@@ -78,10 +79,16 @@ class Tuned:
 
 
 def run(arguments: Namespace) -> Report:
-    """Every product whose kernel has variants."""
+    """Every product whose kernel has variants.
+
+    :raises UnsupportedError: if none has.
+    """
     most = max(arguments.tokens)
     with Console(arguments.log_level) as console, torch.inference_mode():
         plan = make_plan(arguments, console.progress, Sizes(1, most, most + 64))
+        candidates = [each.spec for each in plan.kernels.values()]
+        if not any(each.variants and plan.hardware.device in each.devices for each in candidates):
+            raise _untunable(plan)  # before a large model is built
         binder = build(plan, most, NotingBinder).binder
         assert isinstance(binder, NotingBinder)
         found = [
@@ -89,9 +96,19 @@ def run(arguments: Namespace) -> Report:
             for product in products_of(binder)
             if (variants := variants_of(product, binder))
         ]
+    if not found:
+        raise _untunable(plan)
     if arguments.out and not arguments.compile:
         arguments.out.write_text(rows_of(found), "utf-8")
     return _report(arguments, plan, found)
+
+
+def _untunable(plan: EnginePlan) -> UnsupportedError:
+    return UnsupportedError(
+        "there is nothing to tune", where=f"{plan.config.model} on profile {plan.config.profile}",
+        why="none of the kernels of its products has other sizes of launches to try",
+        fix="use a profile whose kernels have some, as those of GPUs do (--profile NAME)",
+    )
 
 
 def _tune(
@@ -200,7 +217,7 @@ def _report(arguments: Namespace, plan: EnginePlan, found: Sequence[Tuned]) -> R
             "variants": [{**one.row, "us": one.us, "fault": one.fault} for one in each.variants],
         } for each in found],
     }
-    heading = f"{plan.config.model} {arguments.format}, products whose kernel has variants"
+    heading = f"{titled(arguments, plan)}, products whose kernel has variants"
     return Report(values, {heading: rows}, tuple(problems))
 
 

@@ -1,11 +1,14 @@
 """What all benchmarks have in common."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ninfer_bench.options import BENCHMARKS, declare
 from ninfer_bench.report import Report, percent, quantile
+from ninfer_core.api import ConfigError
 from ninfer_core.cli.main import main
 from ninfer_core.cli.options import Parser, plugins
 
@@ -44,6 +47,33 @@ def test_a_misspelt_benchmark_is_an_error(monkeypatch, capsys, words):
     monkeypatch.setenv("NINFER_PLUGINS", "bench")
     assert main(["bench", *words]) == 1
     assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words, message", [
+    ("step --rows 0", "--rows: must be integers of 1..8 with commas between, not '0'"),
+    ("ops --rows 1,9", "--rows: must be integers of 1..8 with commas between, not '1,9'"),
+    ("engine rounds --rows x", "--rows: must be integers of 1..8 with commas between, not 'x'"),
+    ("step --widths 1,17", "--widths: must be integers of 1..16"),
+    ("step --contexts 0", "--contexts: must be integers of 1 or more with commas between"),
+    ("step --contexts 64,", "--contexts: must be integers of 1 or more with commas between"),
+    ("step --sweep -1", "--sweep: must be integers of 1 or more"),
+    ("step --prefill 0", "--prefill: must be integers of 64 or more, multiples of 64, with commas"),
+    ("ops --prefill 64,100", "--prefill: must be integers of 64 or more, multiples of 64,"),
+    ("tune --tokens 65", "--tokens: must be integers of 1..64"),
+    ("tune --part 5/2", "--part: must be K/N, K within 1..N, not '5/2'"),
+    ("tune --part x", "--part: must be K/N, K within 1..N, not 'x'"),
+])
+def test_numbers_out_of_range_are_refused(parser, words, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parser.parse_args(words.split())
+
+
+def test_numbers_come_with_commas_between(parser):
+    words = "step --rows 1,8 --widths 16 --contexts 1,70 --prefill 64,2048 --sweep 3"
+    found = parser.parse_args(words.split())
+    assert (found.rows, found.widths, found.contexts) == ([1, 8], [16], [1, 70])
+    assert (found.prefill, found.sweep) == ([64, 2048], [3])
+    assert parser.parse_args(["ops"]).prefill == []
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0.01, 1))

@@ -53,6 +53,13 @@ def test_a_part_of_the_variants_can_be_compiled_alone(tuned, tmp_path):
                for product in found["products"])
 
 
+def test_without_variants_there_is_nothing_to_tune(ninfer, tiny_model, tmp_path):
+    code, out, err = ninfer("bench", "tune", tiny_model, "--out", tmp_path / "rows.toml",
+                            "-p", "ninfer_bench.plugin")
+    assert code == 1 and not out and not (tmp_path / "rows.toml").exists()
+    assert "there is nothing to tune" in err and "to fix: " in err
+
+
 def test_parts_that_are_not_there_are_refused(ninfer, tiny_model):
     for part in ("0/2", "3/2", "x"):
         code, _, err = ninfer("bench", "tune", tiny_model, "--part", part,
