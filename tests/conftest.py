@@ -21,6 +21,7 @@ from ninfer_core.cli import plugins as command_plugins
 from ninfer_core.cli.main import LASTING_OBJECTS, main
 from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_core.state.step import StepBatch
+from ninfer_fixtures import ops
 from ninfer_fixtures.tiny import tiny_resources
 from ninfer_workbench.new import write_skeleton
 
@@ -169,3 +170,21 @@ def drive():
 def slot_batch():
     """``(*rows) -> StepBatch`` of rows of (slot, tokens, replayed tokens, whether certain)."""
     return lambda *rows: _step_batch(*[(slot, 0, *rest) for slot, *rest in rows])
+
+
+@pytest.fixture(scope="session")
+def make_weight():
+    """See `ninfer_fixtures.ops.make_weight`."""
+    return ops.make_weight
+
+
+@pytest.fixture(scope="session")
+def make_request():
+    """See `ninfer_fixtures.ops.make_request`."""
+    return ops.make_request
+
+
+@pytest.fixture(params=ops.STEPS)
+def steps(request):
+    """For `drive`: ways through 40 tokens."""
+    return ops.STEPS[request.param]

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from attrs import define, field, frozen
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ninfer_checkpoints.cards import read_card
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.artifact.store import WeightStore, load_weights
 from ninfer_core.cli.main import main
@@ -40,6 +42,18 @@ DISTRIBUTIONS = (
 def plugins() -> PluginReport:
     modules = tuple(f"{name}.plugin" for name in DISTRIBUTIONS)
     return load_plugins(PluginSelection(modules=modules, names=()))
+
+
+@pytest.fixture(scope="session")
+def stored_as() -> Callable[[str, str], Callable[[str], str]]:
+    """``(package, card) -> parameter -> format`` that the card's recipe stores it in."""
+
+    def stored_as(package: str, name: str) -> Callable[[str], str]:
+        recipe = read_card(package, name).recipe
+        return lambda parameter: next(
+            each.format for each in recipe if fnmatchcase(parameter, each.pattern))
+
+    return stored_as
 
 
 @pytest.fixture

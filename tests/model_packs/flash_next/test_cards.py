@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 import pytest
 from attrs import evolve
 
@@ -30,15 +28,9 @@ PLAIN = (  # whatever the recipe
 )
 
 
-def stored_as(name):
-    recipe = read_card(CARD_PACKAGE, name).recipe
-    return lambda parameter: next(
-        each.format for each in recipe if fnmatchcase(parameter, each.pattern))
-
-
 @pytest.mark.parametrize("name", STORED)
-def test_every_part_is_stored_as_published(name):
-    found = stored_as(name)
+def test_every_part_is_stored_as_published(name, stored_as):
+    found = stored_as(CARD_PACKAGE, name)
     assert tuple(map(found, (EXPERT, MTP_EXPERT, TABLE, QUERY))) == STORED[name]
     assert {found(each) for each in PLAIN} == {"bf16"}
 

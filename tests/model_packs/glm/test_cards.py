@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 import pytest
 
 from ninfer_checkpoints.cards import read_card
@@ -36,22 +34,16 @@ def parameters():
     return [each.name for each in specs if each.kind != "direct" and "/experts/1" not in each.name]
 
 
-def stored_as(name):
-    recipe = read_card(CARD_PACKAGE, name).recipe
-    return lambda parameter: next(
-        each.format for each in recipe if fnmatchcase(parameter, each.pattern))
-
-
 @pytest.mark.parametrize("name", STORED)
-def test_every_part_is_stored_as_published(name):
-    found = stored_as(name)
+def test_every_part_is_stored_as_published(name, stored_as):
+    found = stored_as(CARD_PACKAGE, name)
     assert tuple(map(found, PARTS)) == STORED[name]
     assert {found(each) for each in PLAIN} == {"bf16"}
 
 
-def test_the_matrices_of_the_primary_upload_are_those_in_fp8(parameters):
+def test_the_matrices_of_the_primary_upload_are_those_in_fp8(parameters, stored_as):
     """Experts, dense MLPs, and four of attention in each layer that has it."""
-    found = stored_as("glm-5.3-flash")
+    found = stored_as(CARD_PACKAGE, "glm-5.3-flash")
     kinds = {name.rpartition("/")[2] for name in parameters
              if found(name) == FP8 and "/attention/" in name}
     assert kinds == {"query_down", "query_up", "latent", "output"}

@@ -1,24 +1,12 @@
-"""Weights, requests, caches and batches for tests of ops."""
+"""Caches and batches for tests of ops."""
 
 from collections.abc import Callable
 
 import pytest
 
-from ninfer_core.api import KernelRequest
-from ninfer_core.artifact.weight import Weight
 from ninfer_core.state.step import StepBatch
 from ninfer_core.state.views import PagedPlanes
 from ninfer_fixtures import ops
-
-
-@pytest.fixture
-def make_weight() -> Callable[..., Weight]:
-    return ops.make_weight
-
-
-@pytest.fixture
-def make_request() -> Callable[..., KernelRequest]:
-    return ops.make_request
 
 
 @pytest.fixture
@@ -29,9 +17,3 @@ def make_cache() -> Callable[..., PagedPlanes]:
 @pytest.fixture
 def make_batch() -> Callable[..., StepBatch]:
     return ops.make_batch
-
-
-@pytest.fixture(params=ops.STEPS)
-def steps(request: pytest.FixtureRequest) -> list[tuple[int, int | None]]:
-    """For `drive`: ways through 40 tokens."""
-    return ops.STEPS[request.param]
