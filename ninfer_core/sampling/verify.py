@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
+import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
@@ -117,8 +118,8 @@ def _reject(target: Tensor, proposal: Tensor, drafted: Drafted) -> Verdict:
     for i, token in enumerate(drafted.drafts):
         row, p, q = drafted.rows[i], target[i], proposal[i]
         chance = uniform(row.params.seed, row.position, Purpose.ACCEPT)
-        if chance * float(q[token]) >= float(p[token]):
-            residual = (p - q).clamp_(min=0)
+        if not chance * float(q[token]) < float(p[token]):  # nor where q is no number
+            residual = torch.where(p > q, p - q, 0)
             # without a residual, p equals q but for rounding
             return Verdict(i, _draw(residual if residual.any() else p, row, Purpose.CORRECTION))
     return Verdict(len(drafted.drafts), _draw(target[-1], drafted.rows[-1], Purpose.BONUS))

@@ -77,8 +77,6 @@ class Speculation:
         shape = len(ids), self._vocab_size
         if draft.proposals is not None and draft.proposals.shape != shape:
             raise ValueError(f"the proposals are {list(draft.proposals.shape)}, not {list(shape)}")
-        if draft.proposals is not None and not bool((draft.proposals >= 0).all()):
-            raise ValueError("the proposals are no probabilities")
         return Draft(ids, draft.proposals)
 
     def _call(self, request_ids: Sequence[int], call: Callable[[Speculator], T]) -> T | None:

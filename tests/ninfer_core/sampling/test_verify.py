@@ -100,6 +100,17 @@ def test_drawn_drafts_keep_the_target_distribution():
     assert abs(accepted - torch.minimum(P[0], Q[0]).sum()) < 0.02
 
 
+@pytest.mark.parametrize("bad", [1, slice(None)], ids=["of the draft", "all"])
+def test_proposals_that_are_no_numbers_are_not_kept(bad):
+    proposals = Q.clone()
+    proposals[0, bad] = torch.nan
+    logits = P.log()
+    for seed in range(20):
+        each = drafted((1,), evolve(WARM, seed=seed), proposals=proposals)
+        [verdict] = judge.verify(logits, [each])
+        assert verdict.accepted == 0 and 0 <= verdict.token < VOCAB
+
+
 def test_drafts_of_the_target_itself_are_always_accepted():
     target = judge.probabilities(P[:1].log(), [SampleRow(WARM, 0)])
     rounds = outcomes(drawn(P[0]), target)

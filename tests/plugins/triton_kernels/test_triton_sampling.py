@@ -251,6 +251,18 @@ def test_proposals_may_lie_in_any_way(judges, some_logits, device):
     assert found == expected
 
 
+@pytest.mark.parametrize("bad", [(0, 5), (0,), slice(None)], ids=["some", "a row", "all"])
+def test_proposals_that_are_no_numbers_change_no_answer(bad, judges, some_logits, device):
+    """They are drawn from what the model says: no draft of theirs is kept."""
+    for seed in range(6):
+        proposals = some_proposals(2, device, seed)
+        proposals[bad] = torch.nan
+        several = [drafted(evolve(WARM, seed=seed), (5, 6), proposals)]
+        found, expected = (judge.verify(some_logits(3), several) for judge in judges)
+        assert found == expected
+        assert found[0].accepted == 0 and found[0].token >= 0
+
+
 def test_what_neither_would_draw_is_followed_by_what_the_model_draws(judges, some_logits):
     """Where p is q, nothing is left of p - q."""
     for seed in range(6):

@@ -44,7 +44,8 @@ def weights_behind(target, sequence, accepted, ids, live, vocab_size):
     if accepted < tl.load(sequence + NUM_DRAFTS).to(tl.int32):
         proposals = tl.load(sequence + PROPOSALS).to(tl.pointer_type(tl.float64))
         proposal = proposals + accepted * tl.load(sequence + STRIDE)
-        residual = tl.maximum(p - tl.load(proposal + ids, mask=live, other=0.0), 0.0)
+        q = tl.load(proposal + ids, mask=live, other=0.0)
+        residual = tl.where(p > q, p - q, 0.0)
     return residual, p
 
 
