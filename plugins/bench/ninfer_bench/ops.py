@@ -104,19 +104,9 @@ def _kind(
     stored = " ".join(f"{w.info.format.name} {list(w.info.shape)}" for w in first.weights)
     rows = first.arguments[0].shape[0] if first.request.op.startswith("linear") else num_tokens
     nbytes = first.activation_bytes() + first.state_bytes(batch.num_rows, context)
-    nbytes += _weight_bytes(first, num_tokens)
+    nbytes += first.weight_bytes(num_tokens)
     return Measured(step, first.request.op, first.kernel, stored, len(calls), seconds, nbytes,
                     first.matrix_flops(rows))
-
-
-def _weight_bytes(call: Call, num_tokens: int) -> int:
-    """Of tables, rows that are gathered; of experts, those that so many random choices meet."""
-    whole, sizes = call.weight_bytes(), call.request.sizes
-    if call.request.op == "embedding":
-        return whole * num_tokens // call.weights[0].info.shape[0]
-    if call.request.op == "moe_mlp":
-        return round(whole * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** num_tokens))
-    return whole
 
 
 def _report(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from math import prod
@@ -44,8 +44,24 @@ class Call:
     def weights(self) -> list[Weight]:
         return weights_among(self.constants)
 
-    def weight_bytes(self) -> int:
-        return sum(plane.nbytes for each in self.weights for plane in each.planes.values())
+    @property
+    def banks(self) -> list[Weight]:
+        """Of its weights those of experts, of which a token reads a few."""
+        if self.request.op not in ("moe_mlp", "shared_moe_mlp"):
+            return []
+        return [self.constants["gate_up"], self.constants["down"]]
+
+    def weight_bytes(self, num_tokens: int) -> int:
+        """That must be read: of tables the rows that are gathered, of experts those that so many
+        random choices meet."""
+        sizes, banks = self.request.sizes, bytes_of(self.banks)
+        rest = bytes_of(self.weights) - banks
+        if self.request.op == "embedding":
+            return rest * num_tokens // self.weights[0].info.shape[0]
+        if not banks:
+            return rest
+        met = 1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** num_tokens
+        return rest + round(banks * met)
 
     def activation_bytes(self) -> int:
         """Of tensors given to it, each once."""
@@ -64,10 +80,19 @@ class Call:
 
     def matrix_flops(self, num_tokens: int) -> int:
         """Operations of products with matrices, of experts those that tokens choose."""
-        if self.request.op not in ("linear", "linear_group", "swiglu", "moe_mlp"):
+        if not self.banks and self.request.op not in ("linear", "linear_group", "swiglu"):
             return 0
-        chosen = self.request.sizes.get("top_k", 1) / self.request.sizes.get("num_experts", 1)
-        return round(2 * num_tokens * chosen * sum(prod(w.info.shape) for w in self.weights))
+        sizes, banks = self.request.sizes, elements_of(self.banks)
+        chosen = banks * sizes["top_k"] // sizes["num_experts"] if banks else 0
+        return 2 * num_tokens * (elements_of(self.weights) - banks + chosen)
+
+
+def bytes_of(weights: Iterable[Weight]) -> int:
+    return sum(plane.nbytes for each in weights for plane in each.planes.values())
+
+
+def elements_of(weights: Iterable[Weight]) -> int:
+    return sum(prod(each.info.shape) for each in weights)
 
 
 def weights_among(constants: Mapping[str, Any]) -> list[Weight]:

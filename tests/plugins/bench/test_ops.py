@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import torch
 
-from ninfer_bench.recording import RecordingBinder
+from ninfer_bench.recording import Call, RecordingBinder
 from ninfer_core.api import KernelRequest
 
 
@@ -27,12 +28,26 @@ def test_ops_of_every_step_are_measured(ninfer, tiny_model, once):
     assert one["paged_attention"]["nbytes"] > 2 * 70 * 16  # the keys alone
 
 
+@pytest.mark.parametrize("op", ["moe_mlp", "shared_moe_mlp"])
+def test_of_experts_those_count_that_tokens_meet(op, make_weight):
+    """Four of eight, and whatever all tokens read."""
+    names = ["gate_up", "down"] + (["shared_gate_up", "shared_down"] if op.startswith("s") else [])
+    shapes = {"gate_up": (8, 32, 16), "down": (8, 16, 16), "shared_gate_up": (32, 16),
+              "shared_down": (16, 16)}
+    constants = {name: make_weight(torch.zeros(shapes[name])) for name in names}
+    request = KernelRequest(op, "cpu", "float32", sizes={"top_k": 4, "num_experts": 8})
+    call = Call(request, "any", constants, print, ())
+    shared = 3 * 16 * 16 if len(names) > 2 else 0
+    assert call.weight_bytes(1) == 4 * (4 * 3 * 16 * 16 + shared)
+    assert call.weight_bytes(2) == 4 * (6 * 3 * 16 * 16 + shared)
+    assert call.matrix_flops(2) == 2 * 2 * (4 * 3 * 16 * 16 + shared)
+
+
 def test_calls_are_noted_only_while_asked(ninfer):
     from ninfer_core.plugin_host import PluginSelection, load_plugins
 
     registry = load_plugins(PluginSelection(names=())).registry
     binder = RecordingBinder(registry.kernels, registry.contracts, device="cpu")
-    torch = pytest.importorskip("torch")
     gate = binder.bind(KernelRequest("sigmoid_gate", "cpu", "float32"))
     x, out = torch.ones(2, 4), torch.empty(2, 4)
     gate(x, x, out)
@@ -41,7 +56,7 @@ def test_calls_are_noted_only_while_asked(ninfer):
     gate(x, x, out)
     [call] = calls
     assert (call.request.op, call.kernel) == ("sigmoid_gate", "reference.sigmoid_gate")
-    assert call.activation_bytes() == 2 * 8 * 4 and call.weight_bytes() == 0
+    assert call.activation_bytes() == 2 * 8 * 4 and call.weight_bytes(2) == 0
     out.zero_()
     call()
     assert out.eq(torch.sigmoid(x)).all()
