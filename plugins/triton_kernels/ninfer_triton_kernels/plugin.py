@@ -43,9 +43,6 @@ _KERNELS = {
 }
 
 
-SAMPLING_PRIORITY = -200
-"""Below the reference, so that it is chosen by name alone, until it has been run on a card."""
-
 FRAGMENTED = (
     "q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16", "fp8_e4m3fn_row_bf16",
     "fp8_e4m3fn_g128_fp32", "nvfp4",
@@ -81,28 +78,13 @@ def ninfer_kernels() -> list[KernelSpec]:
         batch_invariant=False,
         source="Yang et al., Gated Delta Networks, 2024, section 3.3",
     )
-    apart = evolve(
-        _spec("linear_group", "groups"),
-        name="triton.linear_apart",
-        factory="ninfer_triton_kernels.bindings.groups:bind_linear_apart",
-        priority=10,  # until one launch has been seen right on a card: `triton.linear_group`
-    )
     scaled = [_block_scaled(op) for op in ("linear", "swiglu")]
     sampling = evolve(
-        _spec("sampling", "sampling"), priority=SAMPLING_PRIORITY, tolerance="fp32", facts=None,
+        _spec("sampling", "sampling"), tolerance="fp32", facts=None,
         source="Leviathan, Kalman and Matias, 2023, for drafts",
     )
-    sooner = [_sooner(op, "early") for op in ("linear", "linear_group", "rmsnorm", "swiglu")]
-    others = apart, blocks, *scaled, sampling, *sooner, _sooner("shared_moe_mlp", "ahead")
+    others = blocks, *scaled, sampling
     return [*(_spec(op, module) for op, module in _KERNELS.items()), *others]
-
-
-def _sooner(op: str, how: str) -> KernelSpec:
-    """The same bits with more work at once (`kernels.overlap`); chosen by name until it has been
-    timed on a card."""
-    spec = _spec(op, _KERNELS[op])
-    factory = f"ninfer_triton_kernels.bindings.{_KERNELS[op]}:bind_{op}_{how}"
-    return evolve(spec, name=f"{spec.name}_{how}", factory=factory, priority=-10, variants=None)
 
 
 def _block_scaled(op: str) -> KernelSpec:

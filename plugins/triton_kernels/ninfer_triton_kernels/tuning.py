@@ -38,15 +38,17 @@ class Tile:
         """Blocks of columns that a program takes at once."""
         return self.warps * self.blocks
 
-    def for_tokens(self, tokens: int) -> Tile:
+    def for_tokens(self, tokens: int, group: int) -> Tile:
         """Of codes, for so many rows of activations: what these need of the registers, weights
-        cannot have."""
+        cannot have.
+
+        :param group: columns that share a scale; 0 for whole rows.
+        """
         if tokens <= 8:
             return self
-        if tokens <= 16:
-            return evolve(self, rows=64, stages=1) if self.splits > 1 else evolve(
-                self, rows=32, stages=2)
-        return evolve(self, rows=32, stages=1)
+        if tokens <= 16 and (self.splits > 1 or (group == 0 and self.rows >= 32)):
+            return evolve(self, rows=64, stages=1)
+        return evolve(self, rows=32, stages=2 if tokens <= 16 else 1)
 
 
 GROUP_WARPS = 4

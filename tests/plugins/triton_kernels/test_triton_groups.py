@@ -77,14 +77,3 @@ def test_many_rows_go_apart(group, randn, poisoned, monkeypatch):
     monkeypatch.setattr(groups, "kernel", None)
     x = randn(130, 64)
     assert close(kernel(x, poisoned(130, 48)), exact(weights, x))
-
-
-def test_a_launch_for_each_until_a_card_has_shown_one(bind, make_weight, randn, poisoned):
-    weights = make_weight("q4_g64_fp16", 32, 64), make_weight("bf16", 16, 64)
-    apart, _ = bind("linear_group", name="triton.linear_apart", weights=weights,
-                    biases=(None, None))
-    x = randn(2, 64)
-    out = apart(x, poisoned(2, 48))
-    for weight, columns in zip(weights, out.split([32, 16], dim=1), strict=True):
-        linear, _ = bind("linear", weight=weight, bias=None)
-        assert torch.equal(linear(x, poisoned(2, len(columns.T))), columns)

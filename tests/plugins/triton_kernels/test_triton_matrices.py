@@ -1,9 +1,13 @@
 """Products of every format against fp64, and the promise that company changes no bit of a row."""
 
+import weakref
+
 import pytest
 import torch
 from attrs import evolve
 
+from ninfer_core.api import UnsupportedError
+from ninfer_triton_kernels.bindings import host
 from ninfer_triton_kernels.bindings.host import gaps
 
 FORMATS = (
@@ -25,10 +29,10 @@ def close(actual, expected):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_linear(name, make_weight, bind, randn, poisoned):
-    """Ragged rows and columns, one token and more than one instruction takes."""
+    """Ragged rows and columns; one token, and more than one instruction or two take."""
     weight = make_weight(name, 72, 160)
     linear, _ = bind("linear", weight=weight, bias=None)
-    for num_tokens in (1, 11):
+    for num_tokens in (1, 11, 20):
         x = randn(num_tokens, 200)[:, :160]
         out = poisoned(num_tokens, 80).float()
         assert close(linear(x, out[:, :72]), exact(weight, x))
@@ -110,10 +114,69 @@ def test_a_page_is_locked_once(known, left):
     assert gaps(4, 9, known) == left
 
 
+def on_host(weight):
+    return evolve(weight, planes={part: each.cpu() for part, each in weight.planes.items()})
+
+
+class Driver:
+    """Stands for the CUDA runtime; knows what was locked."""
+
+    def __init__(self, error=0):
+        self.error, self.ranges = error, []
+
+    def cudaHostRegister(self, address, size, flags):
+        self.ranges.append((address, address + size))
+        return self.error
+
+
+@pytest.fixture
+def locking(monkeypatch):
+    """A function that makes such a driver, beside which nothing is locked yet."""
+
+    def make(**facts):
+        driver = Driver(**facts)
+        monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+        monkeypatch.setattr(host, "_locked", [])
+        monkeypatch.setattr(host, "OWN_BYTES", 5000)
+        return driver
+
+    return make
+
+
+def test_memory_stays_as_long_as_it_is_locked(locking, make_weight):
+    """Whole pages of large planes, each once."""
+    weight, driver = on_host(make_weight("bf16", 40, 96)), locking()
+    [plane] = weight.planes.values()
+    begin, end = plane.data_ptr(), plane.data_ptr() + plane.nbytes
+    found = [host.locked(weight) for _ in range(2)]
+    assert all(next(iter(each.planes.values())) is plane for each in found)
+    [(low, high)] = driver.ranges
+    assert low <= begin < low + 4096 and high - 4096 < end <= high
+    assert not low % 4096 and not high % 4096
+    kept = weakref.ref(plane)
+    del weight, plane, found
+    assert kept() is not None
+
+
+def test_memory_that_cannot_be_locked_is_an_error(locking, make_weight):
+    locking(error=2)
+    with pytest.raises(UnsupportedError, match="CUDA error 2"):
+        host.locked(on_host(make_weight("bf16", 40, 96)))
+    assert not host._locked
+
+
 @pytest.mark.parametrize(
     "name", ["bf16", "fp8_e4m3fn_row_bf16", "fp8_e4m3fn_g128_fp32", "nvfp4", "q8_g32_fp16"])
 def test_rows_of_a_table_in_host_memory(name, make_weight, bind, device, poisoned):
     weight, ids = make_weight(name, 40, 96), torch.tensor([39, 0, 7], device=device)
-    on_host = evolve(weight, planes={part: each.cpu() for part, each in weight.planes.items()})
-    embedding, _ = bind("embedding", weight=on_host)
+    embedding, _ = bind("embedding", weight=on_host(weight))
     assert torch.equal(embedding(ids, poisoned(3, 96).float()), weight.dense()[ids])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="reads memory across the bus of a card")
+def test_rows_of_a_large_table_that_stays_where_it_is(make_weight, bind, device, poisoned):
+    weight, ids = make_weight("bf16", 1 << 15, 1024), torch.tensor([32767, 0, 7], device=device)
+    table, known = on_host(weight), len(host._locked)
+    embedding, _ = bind("embedding", weight=table)
+    assert torch.equal(embedding(ids, poisoned(3, 1024).float()), weight.dense()[ids])
+    assert len(host._locked) == known + 1

@@ -1,9 +1,9 @@
-"""``linear_group``: as one launch, or as one for each weight."""
+"""``linear_group``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from attrs import frozen
@@ -27,20 +27,14 @@ from ninfer_triton_kernels.tuning import GROUP_WARPS, Tile, group_tile
 Matrix = DenseMatrix | TiledMatrix
 
 
-def bind_linear_apart(
+def bind_linear_group(
     request: KernelRequest, weights: tuple[Weight, ...], biases: tuple[Tensor | None, ...]
 ) -> Callable[..., Tensor]:
-    """A launch for each weight."""
-    return _apart([*map(stored_matrix, weights)], biases)
-
-
-def bind_linear_group(
-    request: KernelRequest, weights: tuple[Weight, ...], biases: tuple[Tensor | None, ...],
-    *, early: bool = False,
-) -> Callable[..., Tensor]:
-    """One launch for few rows."""
+    """One launch for few rows, one for each weight for many."""
     matrices, depth = [*map(stored_matrix, weights)], weights[0].info.shape[1]
-    members, apart = _members(weights, matrices, biases), _apart(matrices, biases)
+    products = [MatrixProduct(*each) for each in zip(matrices, biases, strict=True)]
+    apart = side_by_side(products, [matrix.shape[0] for matrix in matrices])
+    members = _members(weights, matrices, biases)
 
     @cache
     def prepared(tokens: int) -> tuple[int, tuple[Any, ...], tuple[Any, ...]]:
@@ -60,19 +54,11 @@ def bind_linear_group(
         rest = out if residual is None else residual
         kernel[programs, -(-x.shape[0] // tokens)](
             x, tensors, rest, out, x.shape[0], x.stride(0), rest.stride(0), out.stride(0), depth,
-            kinds, residual is not None, early, tokens, num_warps=GROUP_WARPS, **OVERLAPPED,
+            kinds, residual is not None, tokens, num_warps=GROUP_WARPS, **OVERLAPPED,
         )
         return out
 
     return linear_group
-
-
-bind_linear_group_early = partial(bind_linear_group, early=True)
-
-
-def _apart(matrices: Sequence[Matrix], biases: Sequence[Tensor | None]) -> Callable[..., Tensor]:
-    products = [MatrixProduct(*each, early=False) for each in zip(matrices, biases, strict=True)]
-    return side_by_side(products, [matrix.shape[0] for matrix in matrices])
 
 
 @frozen(eq=False)
@@ -89,7 +75,7 @@ class _Member:
     is_dense: bool
 
     def tile_for(self, tokens: int) -> Tile:
-        return self.tile if self.is_dense else self.tile.for_tokens(tokens)
+        return self.tile if self.is_dense else self.tile.for_tokens(tokens, self.kind[4])
 
 
 def _members(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from attrs import frozen
@@ -22,12 +21,9 @@ sixteen tokens. More go through the library's product of bf16 matrices."""
 
 
 def bind_linear(
-    request: KernelRequest, weight: Weight, bias: Tensor | None, *, early: bool = False
+    request: KernelRequest, weight: Weight, bias: Tensor | None
 ) -> Callable[..., Tensor]:
-    return MatrixProduct(stored_matrix(weight), bias, early)
-
-
-bind_linear_early = partial(bind_linear, early=True)
+    return MatrixProduct(stored_matrix(weight), bias)
 
 
 @frozen(eq=False)
@@ -36,12 +32,11 @@ class MatrixProduct:
 
     matrix: DenseMatrix | TiledMatrix
     bias: Tensor | None
-    early: bool
 
     def __call__(self, x: Tensor, out: Tensor, residual: Tensor | None = None) -> Tensor:
         matrix = self.matrix
         if x.shape[0] <= FEW_TOKENS or not matrix.wide or out.dtype != torch.bfloat16:
-            matrix.multiply(x, out, self.bias, residual, early=self.early)
+            matrix.multiply(x, out, self.bias, residual)
             return out
         transposed = matrix.unpack().T
         if residual is not None:
@@ -51,16 +46,14 @@ class MatrixProduct:
         return out if self.bias is None else out.add_(self.bias)
 
 
-def bind_swiglu(
-    request: KernelRequest, weight: Weight, *, early: bool = False
-) -> Callable[[Tensor, Tensor], Tensor]:
+def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:
     matrix, width = stored_matrix(weight), weight.info.shape[0] // 2
     limit = limit_of(request)
 
     def swiglu(x: Tensor, out: Tensor) -> Tensor:
         num_tokens = x.shape[0]
         if num_tokens <= FEW_TOKENS or not matrix.wide:
-            matrix.multiply(x, out, None, None, gated=limit, early=early)
+            matrix.multiply(x, out, None, None, gated=limit)
             return out
         memory = shared("gates", 2 * width * request.max_tokens, torch.bfloat16, x.device)
         both = memory[: 2 * width * num_tokens].view(num_tokens, 2 * width)
@@ -71,6 +64,3 @@ def bind_swiglu(
         return out
 
     return swiglu
-
-
-bind_swiglu_early = partial(bind_swiglu, early=True)

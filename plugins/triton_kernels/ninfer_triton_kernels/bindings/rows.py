@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from torch import Tensor
 
@@ -16,7 +15,7 @@ NORM_HEADS, NORM_WARPS = 8, 4
 
 
 def bind_rmsnorm(
-    request: KernelRequest, weight: Tensor, *, early: bool = False
+    request: KernelRequest, weight: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
     width, eps = weight.shape[0], request.sizes["eps"]
     offset, block = float(request.sizes["unit_offset"]), power(width)
@@ -24,15 +23,12 @@ def bind_rmsnorm(
 
     def rmsnorm(x: Tensor, out: Tensor) -> Tensor:
         rows.rmsnorm[x.shape[0],](
-            x, weight, out, x.stride(0), out.stride(0), width, eps, offset, block, early,
+            x, weight, out, x.stride(0), out.stride(0), width, eps, offset, block,
             num_warps=warps, **OVERLAPPED,
         )
         return out
 
     return rmsnorm
-
-
-bind_rmsnorm_early = partial(bind_rmsnorm, early=True)
 
 
 def bind_gated_rmsnorm(

@@ -46,11 +46,11 @@ class Matrix(Protocol):
 
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: float = 0.0, early: bool = False,
+        *, gated: float = 0.0,
     ) -> None:
         """``out = x W^T + bias + residual``, or with ``gated`` silu of the upper half's product
         times the lower half's, both limited to ``gated``; any number of rows, the bits of
-        each the same for every number. ``early`` as in `kernels.overlap`."""
+        each the same for every number."""
         ...
 
     def unpack(self) -> Tensor:
@@ -138,7 +138,7 @@ class DenseMatrix:
 
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: float = 0.0, early: bool = False,
+        *, gated: float = 0.0,
     ) -> None:
         (rows, depth), tile = self.shape, self.tile
         launch = _Launch(tile, rows, x, residual, out, gated)
@@ -146,7 +146,7 @@ class DenseMatrix:
             x, self.codes, _or(bias, x), _or(residual, x), out, launch.parts, launch.arrivals,
             x.shape[0], launch.width, depth, *launch.strides, gated, bias is not None,
             residual is not None, rows % (launch.height * (2 if gated else 1)) == 0,
-            depth % (tile.batch * DENSE_COLUMNS) == 0, early, launch.tokens,
+            depth % (tile.batch * DENSE_COLUMNS) == 0, launch.tokens,
             launch.height, DENSE_COLUMNS, tile.batch, tile.splits, tile.stages,
             num_warps=tile.warps, **OVERLAPPED,
         )
@@ -184,17 +184,17 @@ class TiledMatrix:
 
     def multiply(
         self, x: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None,
-        *, gated: float = 0.0, early: bool = False,
+        *, gated: float = 0.0,
     ) -> None:
         (rows, depth), stored = self.shape, self.stored
-        tile = self.tile.for_tokens(tokens_of(x))
+        tile = self.tile.for_tokens(tokens_of(x), self.group)
         launch = _Launch(tile, rows, x, residual, out, gated)
         tiled_linear[launch.grid](
             x, stored.codes, _or(stored.high, x), stored.scales, _or(stored.minimums, x),
             _or(stored.divisor, x), _or(bias, x), _or(residual, x), out, launch.parts,
             launch.arrivals, x.shape[0], launch.width, *launch.strides, depth, self.bits,
             self.offset, self.group, stored.minimums is not None, gated, bias is not None,
-            residual is not None, depth % self.block == 0, early, launch.tokens,
+            residual is not None, depth % self.block == 0, launch.tokens,
             launch.height, tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
             **OVERLAPPED,
         )

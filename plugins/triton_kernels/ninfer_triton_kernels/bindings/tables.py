@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ninfer_core.api import KernelRequest, UnsupportedError
 from ninfer_core.artifact.weight import Weight
-from ninfer_triton_kernels.bindings.host import is_on_host, lock
+from ninfer_triton_kernels.bindings.host import is_on_host, locked
 from ninfer_triton_kernels.bindings.launching import OVERLAPPED, power
 from ninfer_triton_kernels.kernels.embedding import dense_rows, grouped_rows, nvfp4_rows
 
@@ -26,7 +26,7 @@ def bind_embedding(request: KernelRequest, weight: Weight) -> Gather:
     """A table in a layout that the kernels do not read is held in bf16, which is what they give.
     One in host memory stays there, and rows of it are read across the bus."""
     if on_host := is_on_host(weight):
-        lock(weight)
+        weight = locked(weight)
     if weight.info.layout in SCALES_IN_TILES:
         return _bind_nvfp4(weight)
     if weight.info.layout == "row_split_k128_v1":

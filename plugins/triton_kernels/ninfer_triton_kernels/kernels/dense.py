@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.overlap import release_if, wait
+from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.products import (
     load_columns,
     multiply,
@@ -40,8 +40,8 @@ def dense_linear(
     x, weight, bias, residual, out, parts, arrivals, num_tokens, width, depth, x_stride,
     residual_stride, out_stride, GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr,
-    EARLY: tl.constexpr, N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, S: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr,
+    N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, S: tl.constexpr, SPLITS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """A tile of ``BN`` rows of the weight by ``N`` rows of activations; ``width`` is that of the
     result."""
@@ -50,11 +50,10 @@ def dense_linear(
     t = tl.program_id(1) * N + tl.arange(0, N)
     first, last = share_of(tl.cdiv(depth, S * BK), SPLITS)
     wait()
-    release_if(EARLY)
     total = dense_totals(
         x, t, t < num_tokens, weight, rows, exists, first, last, depth, x_stride, EVEN_N, EVEN_K,
         BN, BK, S, STAGES)
-    release_if(not EARLY)
+    release()
     total, is_last = sum_splits(total, parts, arrivals, SPLITS, BN)
     if is_last:
         write_product(total, block, t, t < num_tokens, width, bias, residual, residual_stride, out,

@@ -47,10 +47,7 @@ def load_neighbours(
     N: tl.constexpr, S: tl.constexpr,
 ):
     """Rows ``t`` ``[N]`` of the activations, the 32 columns from ``first`` of blocks ``[S]`` below
-    ``limit``, as two planes ``[S, 16, N]``; zeros where there are none.
-
-    ``x`` is a pointer, or one for each block, ``[1, 1, S, 1, 1]``.
-    """
+    ``limit``, as two planes ``[S, 16, N]``; zeros where there are none."""
     token = tl.permute(tl.reshape(t, (N // 8, 8)), (1, 0))[None, :, None, :, None]
     live = tl.permute(tl.reshape(is_token, (N // 8, 8)), (1, 0))[None, :, None, :, None]
     live = live & (block < limit)[None, None, :, None, None]
@@ -79,7 +76,7 @@ def tiles_of(block, width, BN: tl.constexpr, GATED: tl.constexpr):
 
 @triton.jit
 def load_elements(base, tile, block, num_blocks):
-    """Words ``[S, BN / 16, 128]`` of the elements of blocks ``[S]`` of tiles ``[1 or S, BN / 16]``;
+    """Words ``[S, BN / 16, 128]`` of the elements of blocks ``[S]`` of tiles ``[1, BN / 16]``;
     blocks behind the last are the last. Weights are read once: they make room for others first."""
     at = (tile * num_blocks)[:, :, None] * 128 + tl.arange(0, 128)
     own = tl.minimum(block, num_blocks - 1) * 128

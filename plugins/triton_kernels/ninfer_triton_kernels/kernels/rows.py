@@ -1,26 +1,23 @@
-"""Norms and gates: one program for a row or a head, sums in fp32."""
+"""Norms and gates: one program for a row or a head, sums in fp32. Weights, which nothing writes,
+are loaded before `wait`."""
 
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.overlap import release, release_if, wait
+from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.products import UNLIMITED
 
 
 @triton.jit
-def rmsnorm(
-    x, weight, out, x_stride, out_stride, width, eps, offset, BLOCK: tl.constexpr,
-    EARLY: tl.constexpr = False,
-):
+def rmsnorm(x, weight, out, x_stride, out_stride, width, eps, offset, BLOCK: tl.constexpr):
     """One group of ``width`` components of one token; or all of them."""
-    release_if(EARLY)
-    wait()
-    release_if(not EARLY)
     t = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     live, at = i < width, tl.program_id(1) * width + i
-    row = tl.load(x + t * x_stride + at, mask=live, other=0.0).to(tl.float32)
     scale = tl.load(weight + at, mask=live, other=0.0).to(tl.float32) + offset
+    wait()
+    release()
+    row = tl.load(x + t * x_stride + at, mask=live, other=0.0).to(tl.float32)
     row = row / tl.sqrt(tl.sum(row * row) / width + eps) * scale
     tl.store(out + t * out_stride + at, row.to(out.dtype.element_ty), mask=live)
 
@@ -31,16 +28,16 @@ def gated_rmsnorm(
     SILU: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):
     """``HEADS`` heads of one token."""
-    wait()
-    release()
     t = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     i = tl.arange(0, BLOCK)
     live = (head < num_heads) & (i < width)[None, :]
     at = head * width + i[None, :]
+    scale = tl.load(weight + i, mask=i < width, other=0.0).to(tl.float32)[None, :]
+    wait()
+    release()
     row = tl.load(x + t * x_stride + at, mask=live, other=0.0).to(tl.float32)
     by = tl.load(gate + t * gate_stride + at, mask=live, other=0.0).to(tl.float32)
-    scale = tl.load(weight + i, mask=i < width, other=0.0).to(tl.float32)[None, :]
     row = row / tl.sqrt(tl.sum(row * row, 1) / width + eps)[:, None] * scale
     opened = 1 / (1 + tl.exp(-by))
     row *= by * opened if SILU else opened

@@ -23,7 +23,7 @@ from ninfer_triton_kernels.kernels.fragments import (
     operand,
     tiles_of,
 )
-from ninfer_triton_kernels.kernels.overlap import release_if, wait
+from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.products import (
     INTERPRETED,
     multiply,
@@ -43,7 +43,7 @@ def fetch_step(
     codes, high, scales, minimums, tile, block, num_blocks, BITS: tl.constexpr,
     GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr,
 ):
-    """What blocks ``[S]`` of tiles ``[1 or S, BN / 16]`` are made of, as stored: elements, words
+    """What blocks ``[S]`` of tiles ``[1, BN / 16]`` are made of, as stored: elements, words
     beyond these, and scales and minimums of their one or two groups."""
     words = load_elements(codes, tile, block, num_blocks)
     more, scale, minimum = words, (words, words), (words, words)
@@ -182,13 +182,12 @@ def tiled_totals(
     x, t, is_token, codes, high, scales, minimums, divisor, tile, exists, first, last, depth,
     x_stride, BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr,
     HAS_MINIMUM: tl.constexpr, EVEN_K: tl.constexpr, BN: tl.constexpr, S: tl.constexpr,
-    AHEAD: tl.constexpr, EARLY: tl.constexpr = False,
+    AHEAD: tl.constexpr,
 ):
     """Tiles of any format that is stored as fragments by rows ``t`` of the activations, fp32
     ``[BN, len(t)]``, over steps ``first`` to ``last``; ``BITS`` 8 with ``OFFSET`` 0 is E4M3.
 
-    Waits for the kernels before once weights of ``AHEAD`` steps are asked for, and lets the next
-    start then if it is ``EARLY`` (see `overlap`).
+    Waits for the kernels before once weights of ``AHEAD`` steps are asked for.
     """
     N: tl.constexpr = t.shape[0]
     num_blocks = tl.cdiv(depth, 32 if BITS == 8 else 64)
@@ -202,7 +201,6 @@ def tiled_totals(
                           BITS, GROUP, HAS_MINIMUM)
         held = longer(held, step)
     wait()
-    release_if(EARLY)
     for at in tl.range(begin, limit, S * AHEAD, num_stages=1):
         later = ()
         for i in tl.static_range(AHEAD):
@@ -226,8 +224,8 @@ def tiled_linear(
     x, codes, high, scales, minimums, divisor, bias, residual, out, parts, arrivals, num_tokens,
     width, x_stride, residual_stride, out_stride, depth: tl.constexpr, BITS: tl.constexpr,
     OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr, GATED: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN_K: tl.constexpr, EARLY: tl.constexpr,
-    N: tl.constexpr, BN: tl.constexpr, S: tl.constexpr, SPLITS: tl.constexpr, AHEAD: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN_K: tl.constexpr, N: tl.constexpr,
+    BN: tl.constexpr, S: tl.constexpr, SPLITS: tl.constexpr, AHEAD: tl.constexpr,
 ):
     """A tile of ``BN`` rows of the weight by ``N`` rows of activations; ``width`` is that of the
     result."""
@@ -237,8 +235,8 @@ def tiled_linear(
     first, last = share_of(count_steps(depth, BITS, S), SPLITS)
     total = tiled_totals(
         x, t, t < num_tokens, codes, high, scales, minimums, divisor, tile, exists, first, last,
-        depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, EVEN_K, BN, S, AHEAD, EARLY)
-    release_if(not EARLY)
+        depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, EVEN_K, BN, S, AHEAD)
+    release()
     total, is_last = sum_splits(total, parts, arrivals, SPLITS, BN)
     if is_last:
         write_product(total, block, t, t < num_tokens, width, bias, residual, residual_stride, out,
