@@ -8,9 +8,13 @@ from attrs import evolve
 
 from ninfer_conformance.tolerances import require_close
 from ninfer_core.state.views import SlotPlanes
+from ninfer_triton_kernels.bindings import slots
 
 ROWS = ((2, 3, 0, 1), (4, 1, 2, 1), (1, 4, 3, 0), (3, 0, 2, 1), (5, 2, 0, 0))
 """Slot, tokens, replayed tokens, whether certain."""
+
+PROMPT_ROWS = ((3, 70, 2, 1), (1, 2, 1, 0), (5, 1, 3, 1))
+"""A prompt in company: programs of a convolution take several of its tiles."""
 
 
 @pytest.fixture
@@ -46,8 +50,13 @@ def batch(slot_batch, device):
     return moved(slot_batch(*ROWS), device)
 
 
+@pytest.mark.parametrize("rows", [ROWS, PROMPT_ROWS], ids=["decode", "prompt"])
 @pytest.mark.parametrize("dilation", [1, 3])
-def test_causal_conv1d(dilation, batch, planes, bind, randn, poisoned):
+def test_causal_conv1d(
+    dilation, rows, slot_batch, device, planes, bind, randn, poisoned, monkeypatch
+):
+    monkeypatch.setattr(slots, "PROMPT_PROGRAMS", 2)
+    batch = moved(slot_batch(*rows), device)
     width, count, sizes = 40, batch.num_tokens, {"dilation": dilation}
     both = [planes((3 * dilation, width), (width,)) for _ in range(2)]
     weight, x = randn(4, width, seed=3), randn(count, width + 8)[:, :width]
@@ -113,6 +122,55 @@ def test_replay_and_company_change_no_bit(rule, slot_batch, poisoned, device):
     halves = [step(0, 2, (3, 2, 0, 0)), step(2, 4, (3, 2, 2, 1))]
     assert torch.equal(torch.cat(halves), whole)
     assert torch.equal(states.committed[3], final)
+
+
+@pytest.fixture
+def delta_net(planes, bind, randn):
+    """``() -> (launch, states)``: convolution, rule and norm of a layer, ``launch(x, batch, out)``
+    with ``x`` ``[T, 264]``."""
+
+    def make():
+        tails, states = planes((3, 160), (160,)), planes((4, 16, 24), (136,), 0.3)
+        vectors = {name: randn(4, seed=len(name)).float() for name in ("a_log", "dt_bias")}
+        convolve, _ = bind("causal_conv1d", weight=randn(4, 160, seed=3), planes=tails)
+        read, _ = bind("gated_delta_rule", sizes(2, 4), planes=states, **vectors)
+        norm, _ = bind("gated_rmsnorm", {"eps": 1e-6, "num_heads": 4, "activation": "silu"},
+                       weight=randn(24))
+
+        def launch(x, batch, out):
+            mixed = convolve(x[:, :160], batch, x.new_empty(len(x), 160))
+            q, k, v = mixed.split((32, 32, 96), 1)
+            norm(read(q, k, v, x[:, 160:164], x[:, 164:168], batch, out), x[:, 168:], out)
+
+        return launch, [tails.committed, tails.record, states.committed, states.record]
+
+    return make
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="registers are of a card")
+def test_registers_change_no_bit(batch, rule, poisoned, monkeypatch):
+    kept = []
+    for registers in slots.VALUE_REGISTERS.values():
+        monkeypatch.setattr(slots, "_value_registers", lambda *_, given=registers: given)
+        ((call, states), _), inputs = rule(batch.num_tokens)
+        read = call(*inputs, batch, poisoned(batch.num_tokens, 96))
+        kept.append([read, states.committed, states.record])
+    assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="nothing overlaps without a card")
+def test_launches_that_overlap_change_no_bit(delta_net, batch, randn):
+    """Two layers in turn, waited for or not."""
+    x, kept = randn(batch.num_tokens, 264), []
+    for waits in (True, False):
+        layers, outs = [delta_net() for _ in range(2)], []
+        for launch, _ in layers * 8:
+            outs.append(x.new_empty(batch.num_tokens, 96))
+            launch(x, batch, outs[-1])
+            if waits:
+                torch.cuda.synchronize()
+        kept.append([*outs, *layers[0][1], *layers[1][1]])
+    assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
 
 
 BY_BLOCKS = "triton.gated_delta_rule_blocks"

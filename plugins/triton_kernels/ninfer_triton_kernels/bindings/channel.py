@@ -20,6 +20,9 @@ TOKENS = 512
 COLUMNS = 16
 """Value columns of a program: one warp, whose sums over the keys need no shared memory."""
 
+REGISTERS = 144
+"""Of a lane, half of which hold the state: so 14 programs share a processor."""
+
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, StepBatch, Tensor], Tensor]
 
 
@@ -55,11 +58,11 @@ def bind_channel_delta_rule(
         behind = min(last + record.shape[1], q.shape[0])  # of rows that begin before the last
         keys, queries, gates, betas = prepared(q, k, f, b, first, behind)
         rows = batch.row_start, batch.slots
-        channel_rule.channel_delta_rule[batch.num_rows, heads, -(-value_dim // columns)](
+        channel_rule.channel_delta_rule[-(-value_dim // columns), heads, batch.num_rows](
             keys, queries, gates, betas, v, out, committed, record, *rows, batch.replay,
             batch.certain, v.stride(0), out.stride(0), committed.stride(0), record.stride(0),
             record.shape[2], first, last, heads, key_dim, value_dim, power(key_dim), columns,
-            num_warps=1, **OVERLAPPED,
+            num_warps=1, maxnreg=REGISTERS, **OVERLAPPED,
         )
         channel_rule.record_tokens[behind - first, heads](
             keys, gates, betas, v, record, batch.token_row, *rows, batch.certain, v.stride(0),

@@ -13,9 +13,6 @@ from ninfer_triton_kernels.kernels.products import INTERPRETED
 
 IS_INTERPRETED = bool(INTERPRETED.value)
 
-ROW_TOKENS = 16
-"""Most tokens of a decode row; steps of longer rows read prompts."""
-
 OVERLAPPED: dict[str, bool] = {} if IS_INTERPRETED else {"launch_pdl": True}
 """Options of launching a kernel that waits by itself, as of `kernels.overlap`."""
 

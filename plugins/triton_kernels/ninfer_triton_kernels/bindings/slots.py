@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.state.step import StepBatch
+from ninfer_core.state.step import ROW_TOKENS, StepBatch
 from ninfer_core.state.views import SlotPlanes
 from ninfer_triton_kernels.bindings.launching import (
     IS_INTERPRETED,
     OVERLAPPED,
-    ROW_TOKENS,
+    num_processors,
     power,
 )
 from ninfer_triton_kernels.bindings.shared import shared
@@ -22,12 +22,23 @@ from ninfer_triton_kernels.kernels import convolution, delta_blocks, delta_rule
 VALUE_COLUMNS, VALUE_WARPS = 16, 1
 """Of one program: one warp, whose sums over the keys need no shared memory."""
 
+VALUE_REGISTERS = {14: 144, 16: 128}
+"""Of a lane, by how many programs a processor holds then; 64 hold the state. With 128 the columns
+of a token are summed up one after the other."""
+
+WARP = 32
+"""Lanes; fewer key components would be loaded in two layouts, and summed up in two orders."""
+
 PREPARE_WARPS = 2
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 4
 """Of programs that go by blocks; see `kernels.delta_blocks` before changing them."""
 
 CONVOLVED_TOKENS, CONVOLVED_CHANNELS = 16, 128
-"""Of one program."""
+"""Of a tile of one program."""
+
+PROMPT_PROGRAMS = 2048
+"""Of the convolution of a prompt: more would take fewer tiles each, and what they begin with is as
+much as a tile."""
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, StepBatch, Tensor], Tensor]
 
@@ -42,8 +53,11 @@ def bind_causal_conv1d(
     most = power((taps - 1) * dilation, CONVOLVED_TOKENS)
 
     def causal_conv1d(x: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
-        tokens = min(most, power(x.shape[0], 1))
-        grid = batch.num_rows, -(-width // block), -(-x.shape[0] // tokens)
+        tokens = min(most, power(-(-x.shape[0] // batch.num_rows), 1))
+        channels, parts = -(-width // block), 1
+        if tokens == most:  # the first program alone reads the state
+            parts = min(-(-x.shape[0] // tokens), -(-PROMPT_PROGRAMS // channels))
+        grid = batch.num_rows, channels, parts
         convolution.causal_conv1d[grid](
             x, out, weight, committed, record, batch.row_start, batch.slots, batch.replay,
             batch.certain, width, x.stride(0), out.stride(0), committed.stride(0),
@@ -107,14 +121,16 @@ class _DeltaRule:
         committed, record, rows = self._committed, self._record, batch.num_rows
         (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
         columns = _columns(value_dim, VALUE_COLUMNS)
+        parts = -(-value_dim // columns)
+        registers = _value_registers(parts * value_heads * rows, num_processors(q.device))
         arrivals = shared("delta_arrivals", rows * key_heads, torch.int32, q.device)
-        delta_rule.gated_delta_rule[rows, value_heads, -(-value_dim // columns)](
+        delta_rule.gated_delta_rule[parts, value_heads, rows](
             q, k, v, a, b, out, committed, record, self._rates, self._biases, batch.row_start,
             batch.context_len, batch.slots, batch.replay, batch.certain, arrivals, q.stride(0),
             k.stride(0), v.stride(0), a.stride(0), b.stride(0), out.stride(0),
-            committed.stride(0), record.stride(0), record.shape[2], key_heads, value_heads,
-            key_dim, value_dim, self._eps, self._query_scale, part, power(key_dim), columns,
-            num_warps=VALUE_WARPS, **OVERLAPPED,
+            committed.stride(0), record.stride(0), record.shape[2], self._eps, self._query_scale,
+            key_heads, value_heads, key_dim, value_dim, part, power(key_dim, WARP), columns,
+            num_warps=VALUE_WARPS, maxnreg=registers, **OVERLAPPED,
         )
 
     def by_block(
@@ -142,6 +158,12 @@ class _DeltaRule:
             committed.stride(0), key_heads, value_heads, key_dim, value_dim, power(key_dim),
             columns, num_warps=BLOCK_WARPS,
         )
+
+
+def _value_registers(programs: int, processors: int) -> int:
+    """The fewer only where by that all programs are on the processors at once."""
+    few, many = VALUE_REGISTERS
+    return VALUE_REGISTERS[many if few * processors < programs <= many * processors else few]
 
 
 def _columns(value_dim: int, on_card: int) -> int:

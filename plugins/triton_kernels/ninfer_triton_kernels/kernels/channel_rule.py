@@ -9,7 +9,7 @@ first token.
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.delta_rule import normalised, strength_of
+from ninfer_triton_kernels.kernels.delta_rule import below, normalised, strength_of
 from ninfer_triton_kernels.kernels.overlap import release, wait
 
 
@@ -61,16 +61,16 @@ def advance(state, key, value, gate, beta):
 @triton.jit
 def channel_delta_rule(
     keys, queries, gates, betas, v, out, committed, record, row_start, slots, replay, certain,
-    v_stride, out_stride, slot_stride, record_stride, record_width, first, last, num_heads,
-    key_dim, value_dim, BLOCK: tl.constexpr, COLUMNS: tl.constexpr,
+    v_stride, out_stride, slot_stride, record_stride, record_width, first, last,
+    num_heads: tl.constexpr, key_dim: tl.constexpr, value_dim: tl.constexpr, BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
-    """Some value columns of one head of one row."""
+    """Some value columns of one head of one row; those of a head lie side by side in the grid."""
     wait()
-    row = tl.program_id(0)
-    head = tl.program_id(1)
+    part, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i = tl.arange(0, BLOCK)
-    j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    is_key, is_value = i < key_dim, j < value_dim
+    j = part * COLUMNS + tl.arange(0, COLUMNS)
+    is_key, is_value = below(i, key_dim, BLOCK), below(j, value_dim, COLUMNS)
     live = is_key[:, None] & is_value[None, :]
     begin, end = tl.load(row_start + row), tl.load(row_start + row + 1)
     is_certain = tl.load(certain + row) != 0

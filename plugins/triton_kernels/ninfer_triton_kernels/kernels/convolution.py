@@ -15,60 +15,109 @@ def earlier(committed, record, v, c, live, width, KEPT: tl.constexpr):
 
 
 @triton.jit
+def load_taps(weight, c, width, TAPS: tl.constexpr):
+    """Factors of channels ``c``."""
+    factors: tl.tuple = ()
+    for tap in tl.static_range(TAPS):
+        factors += (tl.load(weight + tap * width + c, mask=c < width, other=0.0).to(tl.float32),)
+    return factors
+
+
+@triton.jit
+def convolve_earlier(
+    committed, record, factors, applied, t, c, count, width, TAPS: tl.constexpr,
+    DILATION: tl.constexpr,
+):
+    """The part of the sums of tokens ``t`` and channels ``c`` that is from before the step. All is
+    loaded first, or each tap would wait for the one before."""
+    KEPT: tl.constexpr = (TAPS - 1) * DILATION
+    live = (t < count)[:, None] & (c < width)[None, :]
+    columns: tl.tuple = ()
+    for tap in tl.static_range(TAPS - 1):
+        place = (t + tap * DILATION - KEPT)[:, None]
+        own = earlier(
+            committed, record, applied + place + KEPT, c[None, :], live & (place < 0), width, KEPT)
+        columns += (own,)
+    total = tl.zeros((t.shape[0], c.shape[0]), tl.float32)
+    for tap in tl.static_range(TAPS - 1):
+        total += factors[tap][None, :] * columns[tap]
+    return total
+
+
+@triton.jit
+def convolve(
+    total, x, factors, t, c, count, width, x_stride, TAPS: tl.constexpr, DILATION: tl.constexpr,
+):
+    """``total``, of `convolve_earlier`, with the part that is from the step: taps in ascending
+    order, as older tokens have lower ones."""
+    live = (t < count)[:, None] & (c < width)[None, :]
+    oldest = t[:, None] - (TAPS - 1) * DILATION
+    at = x + oldest.to(tl.int64) * x_stride + c[None, :]
+    columns: tl.tuple = ()
+    for tap in tl.static_range(TAPS):
+        is_new = oldest + tap * DILATION >= 0
+        columns += (tl.load(at + tap * DILATION * x_stride, mask=live & is_new, other=0.0),)
+    for tap in tl.static_range(TAPS):
+        total += factors[tap][None, :] * columns[tap].to(tl.float32)
+    return total
+
+
+@triton.jit
 def causal_conv1d(
     x, out, weight, committed, record, row_start, slots, replay, certain, width, x_stride,
     out_stride, slot_stride, record_stride, TAPS: tl.constexpr, DILATION: tl.constexpr,
     TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """``TOKENS`` tokens of one row by ``BLOCK`` channels. The first tokens alone need what was
-    before the step: their program also writes the state, when it has read it.
+    """``BLOCK`` channels of one row: tiles of ``TOKENS`` tokens, dealt out in turn. The first
+    program alone has tokens that need what was before the step: it also writes the state, when it
+    has read it.
+
+    That is read before `wait`: nothing else writes it, and this kernel is not the one before.
     """
-    wait()
-    release()
+    KEPT: tl.constexpr = (TAPS - 1) * DILATION
     row = tl.program_id(0)
-    kept: tl.constexpr = (TAPS - 1) * DILATION
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    part, step = tl.program_id(2), tl.num_programs(2) * TOKENS
     slot = tl.load(slots + row).to(tl.int64)
     state, log = committed + slot * slot_stride, record + slot * record_stride
-    begin = tl.load(row_start + row)
-    count = tl.load(row_start + row + 1) - begin
+    begin = tl.load(row_start + row).to(tl.int64)
+    count = tl.load(row_start + row + 1) - begin.to(tl.int32)
+    if (part > 0) & (part * TOKENS >= count):
+        return
     applied = tl.load(replay + row)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    is_channel = (c < width)[None, :]
-    source = x + begin.to(tl.int64) * x_stride
-    target = out + begin.to(tl.int64) * out_stride
-    first = tl.program_id(2) * TOKENS
     advanced = tl.where(tl.load(certain + row) != 0, count, 0)
-    j = tl.arange(0, triton.next_power_of_2(kept))[:, None]
-    is_kept = (j < kept) & is_channel
-    last = tl.zeros((triton.next_power_of_2(kept), BLOCK), tl.float32)
-    if first == 0:
-        at = j + advanced - kept
-        last = tl.load(source + at.to(tl.int64) * x_stride + c[None, :],
-                       mask=is_kept & (at >= 0), other=0.0).to(tl.float32)
-        last += earlier(
-            state, log, applied + at + kept, c[None, :], is_kept & (at < 0), width, kept)
-    if first < count:
+    source, target = x + begin * x_stride, out + begin * out_stride
+    j = tl.arange(0, triton.next_power_of_2(KEPT))[:, None]
+    at = j + advanced - KEPT
+    is_kept = (j < KEPT) & (c < width)[None, :]
+    last = tl.zeros((triton.next_power_of_2(KEPT), BLOCK), tl.float32)
+    total = tl.zeros((TOKENS, BLOCK), tl.float32)
+    factors = load_taps(weight, c, width, TAPS)
+    if part == 0:
+        last = earlier(
+            state, log, applied + at + KEPT, c[None, :], is_kept & (at < 0), width, KEPT)
+        total = convolve_earlier(
+            state, log, factors, applied, tl.arange(0, TOKENS), c, count, width, TAPS, DILATION)
+    wait()
+    release()
+    newest = tl.load(source + at.to(tl.int64) * x_stride + c[None, :],
+                     mask=is_kept & (at >= 0) & (part == 0), other=0.0)
+    for first in range(part * TOKENS, count, step):
         t = first + tl.arange(0, TOKENS)
-        live = (t < count)[:, None] & is_channel
-        total = tl.zeros((TOKENS, BLOCK), tl.float32)
-        for tap in tl.static_range(TAPS):
-            place = (t + tap * DILATION - kept)[:, None]
-            column = tl.load(source + place.to(tl.int64) * x_stride + c[None, :],
-                             mask=live & (place >= 0), other=0.0).to(tl.float32)
-            if first == 0:
-                column += earlier(
-                    state, log, applied + place + kept, c[None, :], live & (place < 0), width, kept)
-            factor = tl.load(weight + tap * width + c, mask=c < width, other=0.0).to(tl.float32)
-            total += factor[None, :] * column
+        total = convolve(total, source, factors, t, c, count, width, x_stride, TAPS, DILATION)
         total = total / (1 + tl.exp(-total))
         tl.store(target + t.to(tl.int64)[:, None] * out_stride + c[None, :],
-                 total.to(out.dtype.element_ty), mask=live)
-    if first == 0:
+                 total.to(out.dtype.element_ty), mask=(t < count)[:, None] & (c < width)[None, :])
+        total = tl.zeros((TOKENS, BLOCK), tl.float32)
+        if TOKENS < KEPT:  # there is one program then
+            total = convolve_earlier(
+                state, log, factors, applied, t + TOKENS, c, count, width, TAPS, DILATION)
+    if part == 0:
         tl.debug_barrier()  # the program has read what it overwrites
-        tl.store(state + j * width + c[None, :], last, mask=is_kept)
+        tl.store(state + j * width + c[None, :], last + newest.to(tl.float32), mask=is_kept)
         if advanced == 0:
-            for begin_of in range(0, count, TOKENS):
-                t = begin_of + tl.arange(0, TOKENS)
-                live = (t < count)[:, None] & is_channel
+            for first in range(0, count, TOKENS):
+                t = first + tl.arange(0, TOKENS)
+                live = (t < count)[:, None] & (c < width)[None, :]
                 raw = tl.load(source + t.to(tl.int64)[:, None] * x_stride + c[None, :], mask=live)
                 tl.store(log + t[:, None] * width + c[None, :], raw.to(tl.float32), mask=live)

@@ -19,26 +19,30 @@ those behind them."""
 @triton.jit
 def normalised(x, eps):
     """fp32 ``[D]`` divided by its length."""
-    return x / tl.sqrt(tl.sum(x * x) + eps)
+    return x * tl.rsqrt(tl.sum(x * x) + eps)
 
 
 @triton.jit
-def advance(state, key, value, decay, beta):
-    """S ``[Dk, BV]`` after one token, and the correction ``[BV]``; ``decay`` is e^g."""
-    expected = decay * tl.sum(state * key[:, None], 0)
-    delta = beta * (value - expected)
-    return tl.fma(key[:, None], delta[None, :], state * decay), delta
+def advance(decayed, key, value, beta):
+    """S ``[Dk, BV]`` after one token, from ``e^g S``, and the correction ``[BV]``."""
+    delta = beta * (value - tl.sum(decayed * key[:, None], 0))
+    return tl.fma(key[:, None], delta[None, :], decayed), delta
 
 
 @triton.jit
 def softplus(x):
     """``log(1 + e^x)``, in the form that neither overflows nor loses small results."""
     small = tl.exp(-tl.abs(x))
-    # log(1 + s) for small s, where 1 + s would be rounded (Kahan's correction)
-    sum_ = 1 + small
-    rounded = tl.where(sum_ == 1, 1.0, sum_ - 1)
-    log1p = tl.where(sum_ == 1, small, tl.log(sum_) * (small / rounded))
-    return tl.maximum(x, 0.0) + log1p
+    # log(1 + s) = 2 atanh(z), z = s / (2 + s) up to 1/3: what is left out is 2^-29 of it
+    z = small / (2 + small)
+    y = z * z
+    series = tl.fma(y, 1 / 15, 1 / 13)
+    series = tl.fma(y, series, 1 / 11)
+    series = tl.fma(y, series, 1 / 9)
+    series = tl.fma(y, series, 1 / 7)
+    series = tl.fma(y, series, 1 / 5)
+    series = tl.fma(y, series, 1 / 3)
+    return tl.maximum(x, 0.0) + 2 * tl.fma(z * y, series, z)
 
 
 @triton.jit
@@ -76,6 +80,13 @@ def strength_of(projected):
 
 
 @triton.jit
+def below(i, size: tl.constexpr, STEP: tl.constexpr):
+    """Which of ``i``, some of a number of whole steps, are below ``size``: known to be all if that
+    is such a number too."""
+    return (i < size) | (size % STEP == 0)
+
+
+@triton.jit
 def load_recorded(line, key_at, value_at, gate_at, beta_at, i, j, is_key, is_value, exists):
     """Key, value, e^g and beta of one token of a record."""
     key = tl.load(line + key_at + i, mask=is_key & exists, other=0.0)
@@ -92,6 +103,15 @@ def load_token(q, k, v, a, b, i, j, is_key, is_value, exists):
     value = tl.load(v + j, mask=is_value & exists, other=0.0)
     gate = tl.load(a, mask=exists, other=0.0)
     return key, query, value, gate, tl.load(b, mask=exists, other=0.0)
+
+
+@triton.jit
+def prepared(key, query, value, gate, beta, rate, bias, eps, query_scale):
+    """Key, query, value, e^g and beta of what `load_token` gave."""
+    key = normalised(key.to(tl.float32), eps)
+    query = normalised(query.to(tl.float32), eps) * query_scale
+    decay = tl.exp(log_decay(gate, rate, bias))
+    return key, query, value.to(tl.float32), decay, strength_of(beta)
 
 
 @triton.jit
@@ -144,13 +164,15 @@ def record_gates(
 def gated_delta_rule(
     q, k, v, a, b, out, committed, record, rates, biases, row_start, context, slots, replay,
     certain, arrivals, q_stride, k_stride, v_stride, a_stride, b_stride, out_stride, slot_stride,
-    record_stride, record_width, key_heads, value_heads, key_dim, value_dim, eps, query_scale,
+    record_stride, record_width, eps, query_scale, key_heads: tl.constexpr,
+    value_heads: tl.constexpr, key_dim: tl.constexpr, value_dim: tl.constexpr,
     PART: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):
     """Replays, advances and records ``BV`` columns of one value head for one row of the batch.
 
-    Tokens are loaded two steps, and prepared one step before they are applied: a program is one
-    warp, which would else wait for each of them. The state is read and replayed before `wait`:
+    Each token is loaded and prepared while the one before it is applied: a program is one warp,
+    which would else wait for it. The parts of a head lie side by side in the grid, so that what
+    they read at a time is whole rows of the state, which is read and replayed before `wait`:
     nothing writes it but this kernel, which never calls `release`, so that whatever comes behind it
     finds it written.
 
@@ -159,7 +181,7 @@ def gated_delta_rule(
     """
     if PART == BEHIND:  # `delta_blocks` wrote it
         wait()
-    row, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    part, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group = value_heads // key_heads
     key_head = head // group
     slot = tl.load(slots + row).to(tl.int64)
@@ -170,7 +192,7 @@ def gated_delta_rule(
     is_certain = tl.load(certain + row) != 0
     i = tl.arange(0, BK)
     j = part * BV + tl.arange(0, BV)
-    is_key, is_value = i < key_dim, j < value_dim
+    is_key, is_value = below(i, key_dim, BK), below(j, value_dim, BV)
     at = committed + slot * slot_stride + head * key_dim * value_dim
     at = at + i[:, None] * value_dim + j[None, :]
     live = is_key[:, None] & is_value[None, :]
@@ -186,42 +208,33 @@ def gated_delta_rule(
         key, value, decay, beta = load_recorded(
             log + (t + 1) * record_width, key_at, value_at, gate_at, beta_at, i, j, is_key,
             is_value, t + 1 < applied)
-        state, _ = advance(state, own_key, own_value, own_decay, own_beta)
+        state, _ = advance(state * own_decay, own_key, own_value, own_beta)
     rate, bias = tl.load(rates + head), tl.load(biases + head)
-    wait()
-    if (applied > 0) & ((count == 0) | (not is_certain)):
-        tl.store(at, state, mask=live)
-
     q += begin * q_stride + key_at
     k += begin * k_stride + key_at
     v += begin * v_stride + head * value_dim
     a += begin * a_stride + head
     b += begin * b_stride + head
     out += begin * out_stride + head * value_dim
+    wait()
     raw_key, raw_query, raw_value, raw_gate, raw_beta = load_token(
         q, k, v, a, b, i, j, is_key, is_value, count > 0)
-    key = normalised(raw_key.to(tl.float32), eps)
-    query = normalised(raw_query.to(tl.float32), eps) * query_scale
-    value, decay = raw_value.to(tl.float32), tl.exp(log_decay(raw_gate, rate, bias))
-    beta = strength_of(raw_beta)
-    raw_key, raw_query, raw_value, raw_gate, raw_beta = load_token(
-        q + q_stride, k + k_stride, v + v_stride, a + a_stride, b + b_stride, i, j, is_key,
-        is_value, count > 1)
+    if (applied > 0) & ((count == 0) | (not is_certain)):
+        tl.store(at, state, mask=live)
+    key, query, value, decay, beta = prepared(
+        raw_key, raw_query, raw_value, raw_gate, raw_beta, rate, bias, eps, query_scale)
     for t in range(0, count):
-        next_key, next_query, next_value, next_gate, next_beta = load_token(
-            q + (t + 2) * q_stride, k + (t + 2) * k_stride, v + (t + 2) * v_stride,
-            a + (t + 2) * a_stride, b + (t + 2) * b_stride, i, j, is_key, is_value, t + 2 < count)
-        asked = decay * tl.sum(state * query[:, None], 0)
+        raw_key, raw_query, raw_value, raw_gate, raw_beta = load_token(
+            q + (t + 1) * q_stride, k + (t + 1) * k_stride, v + (t + 1) * v_stride,
+            a + (t + 1) * a_stride, b + (t + 1) * b_stride, i, j, is_key, is_value, t + 1 < count)
+        state *= decay
+        asked = tl.sum(state * query[:, None], 0)
         met = tl.sum(key * query)
-        state, delta = advance(state, key, value, decay, beta)
+        state, delta = advance(state, key, value, beta)
         result = tl.fma(delta, met, asked).to(out.dtype.element_ty)
         tl.store(out + t * out_stride + j, result, mask=is_value)
-        key = normalised(raw_key.to(tl.float32), eps)
-        query = normalised(raw_query.to(tl.float32), eps) * query_scale
-        value, decay = raw_value.to(tl.float32), tl.exp(log_decay(raw_gate, rate, bias))
-        beta = strength_of(raw_beta)
-        raw_key, raw_query, raw_value = next_key, next_query, next_value
-        raw_gate, raw_beta = next_gate, next_beta
+        key, query, value, decay, beta = prepared(
+            raw_key, raw_query, raw_value, raw_gate, raw_beta, rate, bias, eps, query_scale)
     if is_certain:
         if count > 0:
             tl.store(at, state, mask=live)
@@ -230,7 +243,7 @@ def gated_delta_rule(
         record_values(v, log + value_at, j, is_value, count, v_stride, record_width)
         arrival = arrivals + row * key_heads + key_head
         before = tl.atomic_add(arrival, 1, sem="acq_rel")
-        if before == group * tl.num_programs(2) - 1:
+        if before == group * tl.num_programs(0) - 1:
             tl.store(arrival, 0)
             record_keys(k, log + key_at, i, is_key, count, k_stride, record_width, eps)
             own = key_head * group
