@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from ninfer_conformance.tolerances import require_close
+from ninfer_triton_kernels.bindings.banks import Bank
+from ninfer_triton_kernels.kernels import expert_groups
 
 SIZES = {"num_experts": 4, "top_k": 2}
 BANKS = {
@@ -80,7 +82,8 @@ def choices(count, device):
 @pytest.mark.parametrize("name", BANKS)
 @pytest.mark.parametrize("count, grouped", [(2, False), (19, True)])
 def test_moe_mlp(name, count, grouped, experts, randn, poisoned, device, monkeypatch):
-    """By token, and grouped by expert: some of them have more than a group's tokens."""
+    """With weights in registers for few tokens, and grouped for prompts; some experts have more
+    tokens than one program takes."""
     if grouped:
         monkeypatch.setattr("ninfer_triton_kernels.bindings.experts.FEW_TOKENS", 0)
     mlp, reference = experts(name, count)
@@ -95,12 +98,76 @@ def test_moe_mlp(name, count, grouped, experts, randn, poisoned, device, monkeyp
     assert error < 1e-2
 
 
+@pytest.mark.parametrize("name", ["q4_1_g32_fp16", "q6_g64_fp16", "fp8_e4m3fn_row_bf16",
+                                  "fp8_e4m3fn_g128_fp32", *BANKS])
+def test_weights_of_prompts_are_decoded(name, make_weight, device):
+    """Columns that are one in one place give the columns of the second of two matrices."""
+    rows, depth, padded = 64, 96, 128
+    shape = (2, rows, depth) if name in ("bf16", "nvfp4") else (2 * rows, depth)
+    weight = make_weight(name, *shape)
+    bank, is_tiled = Bank.of(weight), name != "bf16"
+    ones = torch.eye(depth, dtype=torch.bfloat16, device=device)
+    arranged = torch.full((depth, padded), torch.nan, dtype=torch.bfloat16, device=device)
+    expert_groups.arrange_columns[depth, 1](ones, arranged, depth, padded, depth, is_tiled, padded)
+    order = torch.arange(depth, dtype=torch.int32, device=device)
+    table = torch.tensor([[1], [0], [depth]], dtype=torch.int32, device=device)
+    found = torch.full((depth, rows), torch.nan, dtype=torch.bfloat16, device=device)
+    expert_groups.down_of_group[1, 1](
+        arranged, order, table, found, *bank.tensors, rows, depth, padded, *bank.kinds, 128, 32,
+        64, 3)
+    expected = weight.part(1, 2).dense().view(rows, depth).T
+    torch.testing.assert_close(found.float(), expected, rtol=2**-8, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="an interpreter takes minutes")
+@pytest.mark.parametrize("count", [300, 1500])
+def test_prompts_of_real_size(count, bind, make_weight, randn, poisoned, device):
+    """Many steps of many programs at once: right, and the same bits again."""
+    width, inner = 1024, 512
+    wide = make_weight("q4_g64_fp16", 4 * 2 * inner, width)
+    narrow = make_weight("q5_g64_fp16", 4 * width, inner, seed=4)
+    mlp, _ = bind("moe_mlp", SIZES, max_tokens=count, gate_up=wide, down=narrow)
+    x, (ids, shares) = randn(count, width), choices(count, device)
+    gate_up, down = wide.dense().view(4, 2 * inner, width), narrow.dense().view(4, width, inner)
+    expected = torch.zeros(count, width, device=device)
+    for expert in range(4):
+        t, j = (ids == expert).nonzero(as_tuple=True)
+        gates, ups = (x[t].float() @ gate_up[expert].T).chunk(2, 1)
+        both = torch.nn.functional.silu(gates) * ups
+        expected.index_add_(0, t, both @ down[expert].T * shares[t, j, None])
+    found = mlp(x, ids, shares, poisoned(count, width))
+    assert torch.equal(found, mlp(x, ids, shares, poisoned(count, width)))
+    assert (found.float() - expected).norm() / expected.norm() < 6e-3
+
+
+@pytest.mark.parametrize("pairs, size, chosen", [(1, 16, (2,)), (70, 16, (4,)), (90, 32, (0, 3))])
+def test_pairs_of_prompts_are_sorted_and_cut(pairs, size, chosen, device):
+    """Into groups of one expert each, every pair once, empty ones behind the last."""
+    ids = torch.tensor([chosen[i * i % 7 % len(chosen)] for i in range(pairs)], dtype=torch.int32)
+    order = torch.full((pairs,), -1, dtype=torch.int32, device=device)
+    begins = torch.full((6,), -1, dtype=torch.int32, device=device)
+    expert_groups.sort_pairs[5,](ids.to(device), order, begins, pairs, 64)
+    assert order.tolist() == ids.sort(stable=True).indices.tolist()
+    count = pairs // size + 5
+    table = torch.full((3, count), -1, dtype=torch.int32, device=device)
+    expert_groups.cut_groups[1,](begins, table, 5, count, size, 16, 32)
+    found, groups = [], [each for each in table.T.tolist() if each[1] < each[2]]
+    assert groups == table.T.tolist()[: len(groups)]
+    for expert, begin, end in groups:
+        assert end - begin <= size and {ids[i].item() for i in order[begin:end]} == {expert}
+        found += order[begin:end].tolist()
+    assert found == order.tolist()
+
+
 def test_company_changes_no_bit(experts, randn, poisoned, device):
-    mlp, _ = experts("q4_g64_fp16", 8)
-    x, (ids, shares) = randn(5, 96), choices(5, device)
-    together = mlp(x, ids, shares, poisoned(5, 96))
-    alone = mlp(x[3:4], ids[3:4], shares[3:4], poisoned(1, 96))
-    assert torch.equal(together[3:4], alone)
+    """Tokens in other places among others, and with an expert of more than one program's."""
+    mlp, _ = experts("q4_g64_fp16", 19)
+    x, (ids, shares) = randn(19, 96), choices(19, device)
+    together = mlp(x, ids, shares, poisoned(19, 96))
+    for first, last in ((3, 4), (12, 17)):
+        part = slice(first, last)
+        alone = mlp(x[part], ids[part], shares[part], poisoned(last - first, 96))
+        assert torch.equal(together[part], alone)
 
 
 @pytest.mark.parametrize("name, common", [("q5_g64_fp16", "q8_g32_fp16"), ("nvfp4", "bf16")])
@@ -125,22 +192,6 @@ def test_shared_moe_mlp(name, common, count, bind, make_weight, randn, poisoned,
         assert (actual - expected).norm() / expected.norm() < 1e-2
     alone = mlp(x[1:2], ids[1:2], shares[1:2], None, poisoned(1, 96), rest[1:2])
     assert torch.equal(alone.double(), actual[1:2])
-
-
-def test_more_at_once_has_the_same_bits(bind, make_weight, randn, poisoned, device):
-    wide, narrow = BANKS["q5_g64_fp16"]
-    weights = {
-        "gate_up": make_weight("q5_g64_fp16", *wide),
-        "down": make_weight("q5_g64_fp16", *narrow, seed=4),
-        "shared_gate_up": make_weight("q8_g32_fp16", 64, 96, seed=5),
-        "shared_down": make_weight("q8_g32_fp16", 96, 32, seed=6),
-    }
-    x, (ids, shares), score = randn(2, 96, scale=0.3), choices(2, device), randn(2, 1, seed=9)
-    one, other = (
-        bind("shared_moe_mlp", SIZES, max_tokens=2, name=name, **weights)[0](
-            x, ids, shares, score, poisoned(2, 96))
-        for name in ("triton.shared_moe_mlp", "triton.shared_moe_mlp_ahead"))
-    assert torch.equal(one, other)
 
 
 def test_shared_moe_mlp_of_many_tokens(bind, make_weight, randn, poisoned, device, monkeypatch):

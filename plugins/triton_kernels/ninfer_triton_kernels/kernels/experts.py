@@ -1,29 +1,43 @@
-"""The gated MLPs of experts: token by token, or pairs grouped by expert.
+"""The gated MLPs of experts, for few tokens.
 
 A *pair* is a token and one of its experts, ``t * top_k + j``. Weights are banks of all experts; the
-columns of the activations are one pair's, or those of as many that share an expert.
+columns of the activations are pairs that share an expert, each the same bits in any company.
 """
 
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.overlap import release, release_if, wait
-from ninfer_triton_kernels.kernels.products import (
-    COLUMNS,
-    gate,
-    load_columns,
-    multiply,
-)
+from ninfer_triton_kernels.kernels.overlap import release, wait
+from ninfer_triton_kernels.kernels.products import COLUMNS, gate
 from ninfer_triton_kernels.kernels.stored import stored_product
-from ninfer_triton_kernels.kernels.tiled import fetch_step, multiply_step, row_factors
 
 
 @triton.jit
-def store_pairs(total, out, pair, is_pair, width, BN: tl.constexpr):
-    """Columns of a tile to rows ``pair`` of ``out`` ``[pairs, width]``."""
+def company_of(pair, ids, num_pairs, PAIRS: tl.constexpr):
+    """Pairs ``[COLUMNS]`` that share an expert, -1 where there are none, the expert, and whether
+    ``pair`` is the first of them: else another program takes them. ``PAIRS`` are no fewer than all,
+    or 1 if those of one token, which have no company."""
+    column = tl.arange(0, COLUMNS)
+    expert, leads = tl.load(ids + pair, cache_modifier=".cg"), True
+    pairs = tl.where(column == 0, pair, -1)
+    if PAIRS > 1:
+        i = tl.arange(0, PAIRS)
+        every = tl.load(ids + i, mask=i < num_pairs, other=-1, cache_modifier=".cg")
+        is_same = every == expert
+        before = tl.sum((is_same & (i < pair)).to(tl.int32), 0)
+        leads = before % COLUMNS == 0
+        if leads:
+            rank = tl.where(is_same, tl.cumsum(is_same.to(tl.int32), 0) - 1 - before, -1)
+            pairs = tl.max(tl.where(rank[None, :] == column[:, None], i[None, :], -1), 1)
+    return pairs, expert.to(tl.int64), leads
+
+
+@triton.jit
+def store_rows(total, out, row, exists, width, BN: tl.constexpr):
+    """Columns of a tile to rows of ``out``, of ``width`` columns."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
-    live = (n < width)[:, None] & is_pair[None, :]
-    at = pair.to(tl.int64)[None, :] * width + n[:, None]
+    live = (n < width)[:, None] & exists[None, :]
+    at = row.to(tl.int64)[None, :] * width + n[:, None]
     tl.store(out + at, total.to(out.dtype.element_ty), mask=live)
 
 
@@ -34,219 +48,112 @@ def gate_up_of_pairs(
     x_stride, BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr,
     HAS_MINIMUM: tl.constexpr, COMMON_BITS: tl.constexpr, COMMON_OFFSET: tl.constexpr,
     COMMON_GROUP: tl.constexpr, COMMON_MINIMUM: tl.constexpr, HAS_COMMON: tl.constexpr,
-    LIMIT: tl.constexpr, TOP_K: tl.constexpr, DEPTH: tl.constexpr, EVEN_K: tl.constexpr,
-    BN: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr, COMMON_EVEN_K: tl.constexpr,
-    COMMON_BN: tl.constexpr, COMMON_S: tl.constexpr, COMMON_STAGES: tl.constexpr,
-    EARLY: tl.constexpr,
+    LIMIT: tl.constexpr, TOP_K: tl.constexpr, PAIRS: tl.constexpr, DEPTH: tl.constexpr,
+    EVEN_K: tl.constexpr, BN: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr,
+    COMMON_EVEN_K: tl.constexpr, COMMON_BN: tl.constexpr, COMMON_S: tl.constexpr,
+    COMMON_STAGES: tl.constexpr,
 ):
     """``hidden[pair] = silu(gate x) * up x``, a pair for each of the grid's second axis; the first
     of that axis are of the expert that all tokens share, 8 tokens each."""
     groups = tl.cdiv(num_tokens, COLUMNS) if HAS_COMMON else 0
     pair = tl.program_id(1) - groups
-    column = tl.arange(0, COLUMNS)
     if pair >= 0:
         wait()
         release()
-        if tl.program_id(0) * (BN // 2) < width:
-            expert = tl.load(ids + pair).to(tl.int64)
+        pairs, expert, leads = company_of(pair, ids, num_tokens * TOP_K, PAIRS)
+        if leads and tl.program_id(0) * (BN // 2) < width:
             total = stored_product(
-                x, column * 0 + pair // TOP_K, column == 0, codes, high, scales, minimums, divisor,
+                x, pairs // TOP_K, pairs >= 0, codes, high, scales, minimums, divisor,
                 tl.program_id(0), expert, 2 * width, width, DEPTH, x_stride, BITS, OFFSET, GROUP,
                 HAS_MINIMUM, True, False, EVEN_K, BN, S, STAGES)
-            store_pairs(gate(total, BN, LIMIT), hidden, column * 0 + pair, column == 0, width,
-                        BN // 2)
+            store_rows(gate(total, BN, LIMIT), hidden, pairs, pairs >= 0, width, BN // 2)
     elif HAS_COMMON:
         if COMMON_BITS == 16:  # others wait when their first weights are asked for
             wait()
-            release_if(EARLY)
-        t = tl.program_id(1) * COLUMNS + column
+        t = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         total = stored_product(
             x, t, t < num_tokens, common_codes, common_high, common_scales, common_minimums,
             common_divisor, tl.program_id(0), 0, 2 * common_width, common_width, DEPTH, x_stride,
             COMMON_BITS, COMMON_OFFSET, COMMON_GROUP, COMMON_MINIMUM, True, False, COMMON_EVEN_K,
-            COMMON_BN, COMMON_S, COMMON_STAGES, EARLY)
-        release_if(not EARLY)
-        store_pairs(gate(total, COMMON_BN, LIMIT), common, t, t < num_tokens, common_width,
-                    COMMON_BN // 2)
+            COMMON_BN, COMMON_S, COMMON_STAGES)
+        release()
+        store_rows(gate(total, COMMON_BN, LIMIT), common, t, t < num_tokens, common_width,
+                   COMMON_BN // 2)
 
 
 @triton.jit
-def fetch(
-    codes, high, scales, divisor, expert, block, width, BITS: tl.constexpr, OFFSET: tl.constexpr,
-    GROUP: tl.constexpr, DEPTH: tl.constexpr, S: tl.constexpr, BN: tl.constexpr,
+def down_of_pairs(
+    hidden, ids, parts, codes, high, scales, minimums, divisor, common, common_codes,
+    common_high, common_scales, common_minimums, common_divisor, num_tokens, width,
+    BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr,
+    COMMON_BITS: tl.constexpr, COMMON_OFFSET: tl.constexpr, COMMON_GROUP: tl.constexpr,
+    COMMON_MINIMUM: tl.constexpr, HAS_COMMON: tl.constexpr, TOP_K: tl.constexpr,
+    PAIRS: tl.constexpr, DEPTH: tl.constexpr, EVEN_K: tl.constexpr, BN: tl.constexpr,
+    S: tl.constexpr, STAGES: tl.constexpr, COMMON_DEPTH: tl.constexpr, COMMON_EVEN_K: tl.constexpr,
+    COMMON_BN: tl.constexpr, COMMON_S: tl.constexpr, COMMON_STAGES: tl.constexpr,
 ):
-    """What blocks ``[S]`` of columns are of a program's rows of matrices ``expert`` ``[S]`` of a
-    bank, as `fetch_step` gives it (of bf16: values), and what rows are multiplied with."""
-    tiles = tl.cdiv(width, 16)
-    if BITS == 16:
-        n = tl.program_id(0) * BN + tl.arange(0, BN)
-        k = (block[:, None] * 64 + tl.arange(0, 64)[None, :])[:, None, :]
-        live = (n < width)[None, :, None] & (k < DEPTH)
-        rows = (expert[:, None] * width + n[None, :])[:, :, None]
-        step = tl.load(codes + rows * DEPTH + k, mask=live, other=0.0)
-        factors = tl.full((S, BN), 1.0, tl.float32)
-    else:
-        tile = tl.program_id(0) * (BN // 16) + tl.arange(0, BN // 16)
-        tile = (expert * tiles)[:, None] + tl.minimum(tile, tiles - 1)[None, :]
-        BLOCKS: tl.constexpr = triton.cdiv(DEPTH, 32 if BITS == 8 else 64)
-        step = fetch_step(codes, high, scales, scales, tile, block, BLOCKS, BITS, GROUP, False)
-        factors = row_factors(scales, divisor, tile, BITS, OFFSET, GROUP)
-    return step, factors
-
-
-@triton.jit
-def multiply_fetched(
-    x, fetched, block, BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr,
-    DEPTH: tl.constexpr, EVEN_K: tl.constexpr, S: tl.constexpr, BN: tl.constexpr,
-):
-    """What was fetched times one row of activations for each block, from pointers ``[S, 1, 1]``:
-    fp32 ``[S, BN, COLUMNS]``, the first column."""
-    step, factors = fetched
-    t = tl.arange(0, COLUMNS)
-    zero = tl.zeros((S, BN, COLUMNS), tl.float32)
-    if BITS == 16:
-        k = block[:, None] * 64 + tl.arange(0, 64)[None, :]
-        total = multiply(step, load_columns(x, t, t == 0, k, 0, DEPTH, EVEN_K), zero)
-    else:
-        BLOCKS: tl.constexpr = triton.cdiv(DEPTH, 32 if BITS == 8 else 64)
-        total = multiply_step(
-            zero, step, x[None, None, :, :, :], t, t == 0, block, BLOCKS, 0, DEPTH, BITS, OFFSET,
-            GROUP, False, EVEN_K, S, BN)
-        total *= factors[:, :, None]
-    return total
-
-
-@triton.jit
-def chosen(ids, weights, t, rank, TOP_K: tl.constexpr):
-    """Pairs of a token by rank, their experts and shares, which are zero behind the last."""
-    pair = t * TOP_K + tl.minimum(rank, TOP_K - 1)
-    expert = tl.load(ids + pair, cache_modifier=".cg").to(tl.int64)
-    share = tl.load(weights + pair, cache_modifier=".cg")
-    return pair, expert, tl.where(rank < TOP_K, share, 0.0)
-
-
-@triton.jit
-def down_of_token(
-    hidden, ids, weights, codes, high, scales, divisor, common, score, common_codes, common_high,
-    common_scales, common_divisor, residual, out, width, score_stride, residual_stride, out_stride,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr, COMMON_BITS: tl.constexpr,
-    COMMON_OFFSET: tl.constexpr, COMMON_GROUP: tl.constexpr, HAS_COMMON: tl.constexpr,
-    HAS_SCORE: tl.constexpr, HAS_RESIDUAL: tl.constexpr, TOP_K: tl.constexpr, DEPTH: tl.constexpr,
-    COMMON_DEPTH: tl.constexpr, EVEN_K: tl.constexpr, COMMON_EVEN_K: tl.constexpr,
-    RANKS: tl.constexpr, BN: tl.constexpr, S: tl.constexpr, COMMON_S: tl.constexpr,
-):
-    """``BN`` rows of the experts of a token, ``RANKS`` of them at once with ``S`` blocks of columns
-    each, which are all there are; the common expert is scaled by the sigmoid of its score.
+    """``parts[pair] = down hidden[pair]``, fp32, and behind all pairs those of the expert that all
+    tokens share; the grid as of `gate_up_of_pairs`.
 
     Who was chosen was written two launches before, and weights long before that: they are read
     while the launch before still runs.
     """
-    t = tl.program_id(1)
-    column = tl.arange(0, COLUMNS)
-    total = tl.zeros((BN, COLUMNS), tl.float32)
-    s = tl.arange(0, RANKS * S)
-    common_block = tl.arange(0, COMMON_S)
-    if HAS_COMMON:
-        of_common = fetch(
-            common_codes, common_high, common_scales, common_divisor,
-            (common_block * 0).to(tl.int64), common_block, width, COMMON_BITS, COMMON_OFFSET,
-            COMMON_GROUP, COMMON_DEPTH, COMMON_S, BN)
-    pair, expert, share = chosen(ids, weights, t, s // S, TOP_K)
-    coming = fetch(codes, high, scales, divisor, expert, s % S, width, BITS, OFFSET, GROUP, DEPTH,
-                   RANKS * S, BN)
-    for first in tl.static_range(0, TOP_K, RANKS):
-        own, own_pair, own_share = coming, pair, share
-        if first + RANKS < TOP_K:
-            pair, expert, share = chosen(ids, weights, t, first + RANKS + s // S, TOP_K)
-            coming = fetch(codes, high, scales, divisor, expert, s % S, width, BITS, OFFSET, GROUP,
-                           DEPTH, RANKS * S, BN)
-        if first == 0:
-            wait()
+    groups = tl.cdiv(num_tokens, COLUMNS) if HAS_COMMON else 0
+    num_pairs = num_tokens * TOP_K
+    pair = tl.program_id(1) - groups
+    if pair >= 0:
+        pairs, expert, leads = company_of(pair, ids, num_pairs, PAIRS)
+        if leads:
+            if BITS == 16:
+                wait()
+            total = stored_product(
+                hidden, pairs, pairs >= 0, codes, high, scales, minimums, divisor, tl.program_id(0),
+                expert, width, width, DEPTH, DEPTH, BITS, OFFSET, GROUP, HAS_MINIMUM, False, False,
+                EVEN_K, BN, S, STAGES)
             release()
-        part = multiply_fetched(
-            hidden + own_pair[:, None, None] * DEPTH, own, s % S, BITS, OFFSET, GROUP, DEPTH,
-            EVEN_K, RANKS * S, BN)
-        total += tl.sum(part * own_share[:, None, None], 0)
-    if HAS_COMMON:
-        factor = tl.load(score + t * score_stride).to(tl.float32) if HAS_SCORE else 0.0
-        factor = 1 / (1 + tl.exp(-factor)) if HAS_SCORE else 1.0
-        part = multiply_fetched(
-            common + (common_block * 0 + t)[:, None, None] * COMMON_DEPTH, of_common,
-            common_block, COMMON_BITS, COMMON_OFFSET, COMMON_GROUP, COMMON_DEPTH, COMMON_EVEN_K,
-            COMMON_S, BN)
-        total += factor * tl.sum(part, 0)
-    n = tl.program_id(0) * BN + tl.arange(0, BN)[:, None]
-    live = (n < width) & (column == 0)[None, :]
-    at = (column * 0 + t).to(tl.int64)[None, :]
-    if HAS_RESIDUAL:
-        rest = tl.load(residual + at * residual_stride + n, mask=live, other=0.0)
-        total += rest.to(tl.float32)
-    tl.store(out + at * out_stride + n, total.to(out.dtype.element_ty), mask=live)
-
-
-@triton.jit
-def pairs_of(group, order, experts, bounds, M: tl.constexpr):
-    """Expert of a group, its pairs ``[M]`` and whether they exist; bounds are ``[2, groups]``."""
-    begin = tl.load(bounds + group)
-    end = tl.load(bounds + tl.num_programs(1) + group)
-    at = begin + tl.arange(0, M)
-    pairs = tl.load(order + at, mask=at < end, other=0)
-    return tl.load(experts + group).to(tl.int64), pairs, at < end
-
-
-@triton.jit
-def gate_up_of_group(
-    x, order, experts, bounds, hidden, codes, high, scales, minimums, divisor, width, depth,
-    x_stride, BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr, LIMIT: tl.constexpr, TOP_K: tl.constexpr, M: tl.constexpr,
-    EVEN_K: tl.constexpr, BN: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr,
-):
-    """As `gate_up_of_pairs`, for the pairs ``order[bounds[0, g] : bounds[1, g]]``, at most ``M``,
-    of expert ``experts[g]``."""
-    wait()
-    group = tl.program_id(1)
-    if tl.load(bounds + group) < tl.load(bounds + tl.num_programs(1) + group):
-        expert, pairs, exists = pairs_of(group, order, experts, bounds, M)
+            store_rows(total, parts, pairs, pairs >= 0, width, BN)
+    elif HAS_COMMON:
+        if COMMON_BITS == 16:
+            wait()
+        t = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         total = stored_product(
-            x, pairs // TOP_K, exists, codes, high, scales, minimums, divisor, tl.program_id(0),
-            expert, 2 * width, width, depth, x_stride, BITS, OFFSET, GROUP, HAS_MINIMUM, True,
-            False, EVEN_K, BN, S, STAGES)
-        store_pairs(gate(total, BN, LIMIT), hidden, pairs, exists, width, BN // 2)
-
-
-@triton.jit
-def down_of_group(
-    hidden, order, experts, bounds, out, codes, high, scales, minimums, divisor, width, depth,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, GROUP: tl.constexpr, HAS_MINIMUM: tl.constexpr,
-    M: tl.constexpr, EVEN_K: tl.constexpr, BN: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr,
-):
-    """fp32 ``out[pair] = down hidden[pair]``, pairs as in `gate_up_of_group`."""
-    wait()
-    group = tl.program_id(1)
-    if tl.load(bounds + group) < tl.load(bounds + tl.num_programs(1) + group):
-        expert, pairs, exists = pairs_of(group, order, experts, bounds, M)
-        total = stored_product(
-            hidden, pairs, exists, codes, high, scales, minimums, divisor, tl.program_id(0), expert,
-            width, width, depth, depth, BITS, OFFSET, GROUP, HAS_MINIMUM, False, False, EVEN_K, BN,
-            S, STAGES)
-        store_pairs(total, out, pairs, exists, width, BN)
+            common, t, t < num_tokens, common_codes, common_high, common_scales, common_minimums,
+            common_divisor, tl.program_id(0), 0, width, width, COMMON_DEPTH, COMMON_DEPTH,
+            COMMON_BITS, COMMON_OFFSET, COMMON_GROUP, COMMON_MINIMUM, False, False, COMMON_EVEN_K,
+            COMMON_BN, COMMON_S, COMMON_STAGES)
+        release()
+        store_rows(total, parts, num_pairs + t, t < num_tokens, width, COMMON_BN)
 
 
 @triton.jit
 def combine_pairs(
-    parts, weights, residual, out, width, residual_stride, out_stride, HAS_RESIDUAL: tl.constexpr,
+    parts, weights, score, residual, out, num_pairs, width, score_stride, residual_stride,
+    out_stride, HAS_COMMON: tl.constexpr, HAS_SCORE: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """The experts of a token in the order of their ranks; ``parts`` are fp32 ``[pairs, width]``."""
-    wait()
-    release()
+    """The experts of a token in the order of their ranks, then the common one, scaled by the
+    sigmoid of its score; ``parts`` are ``[pairs, width]``, behind them those of the common expert.
+
+    All but the parts were written two launches before.
+    """
     t = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    live = i < width
-    total = tl.zeros((BLOCK,), tl.float32)
-    for j in range(TOP_K):
-        pair = t * TOP_K + j
-        total += tl.load(parts + pair * width + i, mask=live, other=0.0) * tl.load(weights + pair)
+    live, factor = i < width, 1.0
+    rest = tl.zeros((BLOCK,), tl.float32)
     if HAS_RESIDUAL:
-        total += tl.load(residual + t * residual_stride + i, mask=live, other=0.0).to(tl.float32)
-    tl.store(out + t * out_stride + i, total.to(out.dtype.element_ty), mask=live)
+        rest = tl.load(residual + t * residual_stride + i, mask=live, other=0.0,
+                       cache_modifier=".cg").to(tl.float32)
+    if HAS_SCORE:
+        given = tl.load(score + t * score_stride, cache_modifier=".cg").to(tl.float32)
+        factor = 1 / (1 + tl.exp(-given))
+    wait()
+    release()
+    total = tl.zeros((BLOCK,), tl.float32)
+    for j in tl.static_range(TOP_K):
+        pair = t * TOP_K + j
+        part = tl.load(parts + pair * width + i, mask=live, other=0.0).to(tl.float32)
+        total += part * tl.load(weights + pair)
+    if HAS_COMMON:
+        part = tl.load(parts + (num_pairs + t) * width + i, mask=live, other=0.0)
+        total += factor * part.to(tl.float32)
+    tl.store(out + t * out_stride + i, (total + rest).to(out.dtype.element_ty), mask=live)

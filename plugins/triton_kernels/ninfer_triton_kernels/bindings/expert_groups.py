@@ -1,0 +1,152 @@
+"""The gated MLPs of experts of a prompt's tokens."""
+
+from __future__ import annotations
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from ninfer_core.api import KernelRequest
+from ninfer_triton_kernels.bindings.banks import Bank, Banks
+from ninfer_triton_kernels.bindings.launching import (
+    IS_INTERPRETED,
+    OVERLAPPED,
+    capability,
+    limit_of,
+    power,
+)
+from ninfer_triton_kernels.bindings.shared import shared
+from ninfer_triton_kernels.kernels import expert_groups as kernels
+from ninfer_triton_kernels.kernels import experts
+
+FEWEST_PAIRS = 16
+"""Pairs of an expert that one program takes, at least."""
+
+MOST_PAIRS, OTHER_MOST_PAIRS = {90: 128}, 64
+"""At most, by capability; where sums of products lie beside both operands in registers, fewer."""
+
+COLUMNS = 64
+"""Columns of activations are stored as a multiple of these."""
+
+
+@frozen
+class GroupTile:
+    """Rows of an expert's matrix that a program takes, and stages of its loads."""
+
+    rows: int
+    warps: int
+    stages: int
+
+
+WIDE_TILE, NARROW_TILE = GroupTile(128, 4, 2), GroupTile(128, 4, 2)
+"""Of gate_up and of down."""
+
+
+class ExpertGroups:
+    """Pairs are sorted by expert, and each group of them is multiplied with its expert's matrix,
+    decoded once for all.
+
+    :param own: gate_up and down of all experts.
+    """
+
+    def __init__(self, request: KernelRequest, own: Banks) -> None:
+        self._experts, self._top_k = request.sizes["num_experts"], request.sizes["top_k"]
+        self._own, self._limit = own, limit_of(request)
+        self._max_tokens = request.max_tokens
+
+    def __call__(
+        self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, residual: Tensor | None
+    ) -> Tensor:
+        """As the op ``moe_mlp``; other bits than token by token, because sums are of other
+        columns."""
+        width, narrow = x.shape[1], self._own[1]
+        size = pairs_of_group(ids.numel(), self._experts, capability(x.device))
+        order, table = self._groups(ids, size)
+        hidden = self._gates(self._arranged(x), order, table, size)
+        parts = self._memory("expert_parts", self._top_k * width, x.device)
+        rows, groups = _rows(NARROW_TILE), table.shape[1]
+        kernels.down_of_group[-(-width // rows), groups](
+            hidden, order, table, parts, *narrow.tensors, width, narrow.depth,
+            _padded(narrow.depth), *narrow.kinds, size, _few(size), rows, NARROW_TILE.stages,
+            num_warps=NARROW_TILE.warps, **OVERLAPPED,
+        )
+        combine_pairs(parts, weights, out, residual, None, has_common=False)
+        return out
+
+    def _arranged(self, x: Tensor) -> Tensor:
+        """Activations as gate_up's kernel takes them."""
+        (count, width), padded = x.shape, _padded(x.shape[1])
+        arranged = self._memory("expert_inputs", padded, x.device)
+        block = min(2048, power(padded))
+        kernels.arrange_columns[count, -(-padded // block)](
+            x, arranged, width, padded, x.stride(0), _is_tiled(self._own[0]), block, **OVERLAPPED)
+        return arranged
+
+    def _gates(self, x: Tensor, order: Tensor, table: Tensor, size: int) -> Tensor:
+        """``silu(gate x) * up x`` of each place in the order."""
+        wide, narrow = self._own
+        rows, padded = _rows(WIDE_TILE), _padded(narrow.depth)
+        hidden = self._memory("expert_hidden", self._top_k * padded, x.device)
+        kernels.gate_up_of_group[-(-2 * padded // rows), table.shape[1]](
+            x, order, table, hidden, *wide.tensors, narrow.depth, wide.depth, _padded(wide.depth),
+            padded, *wide.kinds, self._limit, self._top_k, _is_tiled(narrow), size, _few(size),
+            rows, WIDE_TILE.stages, num_warps=WIDE_TILE.warps, **OVERLAPPED,
+        )
+        return hidden
+
+    def _groups(self, ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Pairs by expert, and the table of as many groups as there could be, so that no number
+        has to come back from the device."""
+        pairs, most = ids.numel(), self._max_tokens * self._top_k
+        begins = shared("expert_begins", self._experts + 1, torch.int32, ids.device)
+        order = shared("expert_order", most, torch.int32, ids.device)
+        kernels.sort_pairs[self._experts,](ids, order, begins, pairs, 4096, num_warps=8,
+                                           **OVERLAPPED)
+        count = pairs // size + self._experts
+        every = most // FEWEST_PAIRS + self._experts
+        table = shared("expert_groups", 3 * every, torch.int32, ids.device)[: 3 * count]
+        kernels.cut_groups[-(-count // 8),](
+            begins, table, self._experts, count, size, power(self._experts), 8, **OVERLAPPED)
+        return order, table.view(3, count)
+
+    def _memory(self, name: str, width: int, device: torch.device) -> Tensor:
+        return shared(name, self._max_tokens * width, torch.bfloat16, device)
+
+
+def combine_pairs(
+    parts: Tensor, weights: Tensor, out: Tensor, residual: Tensor | None, score: Tensor | None,
+    *, has_common: bool,
+) -> None:
+    """``out`` of parts ``[T * top_k, width]``, behind which are ``[T, width]`` of the common
+    expert, if there is one, with its score."""
+    (num_tokens, width), top_k = out.shape, weights.shape[1]
+    rest, given = out if residual is None else residual, out if score is None else score
+    experts.combine_pairs[num_tokens, -(-width // 1024)](
+        parts, weights, given, rest, out, num_tokens * top_k, width, given.stride(0),
+        rest.stride(0), out.stride(0), has_common, score is not None, residual is not None, top_k,
+        1024, **OVERLAPPED,
+    )
+
+
+def pairs_of_group(pairs: int, num_experts: int, capability: int) -> int:
+    """Most pairs of a group: as many as an expert has in the mean, so that most experts are one
+    group and few of another, if these are not too many for a program."""
+    most = MOST_PAIRS.get(capability, OTHER_MOST_PAIRS)
+    return min(most, power(pairs // num_experts, FEWEST_PAIRS))
+
+
+def _few(size: int) -> int:
+    """Pairs of a group that take less than a whole one: what exceeds whole groups of an expert."""
+    return max(FEWEST_PAIRS, size // 4)
+
+
+def _padded(columns: int) -> int:
+    return -(-columns // COLUMNS) * COLUMNS
+
+
+def _rows(tile: GroupTile) -> int:
+    return 64 if IS_INTERPRETED else tile.rows
+
+
+def _is_tiled(bank: Bank) -> bool:
+    return bank.kinds[0] != 16
