@@ -25,6 +25,7 @@ class Row:
     :ivar begin: position of the first input. :ivar token_ids: inputs.
     :ivar num_logits: how many of the last inputs want logits.
     :ivar certain: whether all inputs are committed for sure.
+    :ivar replay: recorded rows to apply before, where that is not what the state says.
     """
 
     sequence_id: int
@@ -33,6 +34,7 @@ class Row:
     token_ids: Sequence[int]
     num_logits: int
     certain: bool = True
+    replay: int | None = None
 
 
 class BatchBuilder:
@@ -73,7 +75,8 @@ class BatchBuilder:
             wanted = self._range[end - row.num_logits : end]
             self._views.logit_rows[logits : logits + row.num_logits] = wanted
             start, logits = end, logits + row.num_logits
-        return self._finish(len(rows), start, logits)
+        num_pages = max((len(row.state.pages) for row in rows), default=0)
+        return self._finish(len(rows), start, logits, num_pages)
 
     def pad(self, num_rows: int, width: int, *, certain: bool = False) -> StepBatch:
         """A batch of rows of padding: page 0 and slot 0, which no sequence owns.
@@ -91,11 +94,14 @@ class BatchBuilder:
         views.certain[:num_rows] = certain or width == 1
         num_logits = num_rows if certain else count
         views.logit_rows[:num_logits] = self._range[:num_logits]
-        return self._finish(num_rows, count, num_logits)
+        return self._finish(num_rows, count, num_logits, 0)
 
-    def _finish(self, num_rows: int, num_tokens: int, num_logits: int) -> StepBatch:
+    def _finish(
+        self, num_rows: int, num_tokens: int, num_logits: int, num_pages: int
+    ) -> StepBatch:
         batch = self._batch
         batch.num_rows, batch.num_tokens, batch.num_logits = num_rows, num_tokens, num_logits
+        batch.num_pages = num_pages
         if self._copy:
             self._copy.start()
         return batch
@@ -113,7 +119,7 @@ class BatchBuilder:
         views.row_start[index + 1] = end
         views.context_len[index] = row.begin
         views.slots[index] = state.slot
-        views.replay[index] = state.replay
+        views.replay[index] = state.replay if row.replay is None else row.replay
         views.certain[index] = row.certain
         table = row.sequence_id, state, len(state.pages)
         if self._tables[index] != table:

@@ -9,6 +9,11 @@ from torch import Tensor
 PAGE_TOKENS = 64
 """Tokens of one page. Page 0 is never handed out: padded rows write there."""
 
+ROW_TOKENS = 16
+"""Most tokens of a decode row, drafts included. Kernels that say that they are batch invariant give
+a token the same bits in steps whose rows have no more, whatever else is in them; longer rows read
+prompts, and may take another route."""
+
 
 @define(eq=False)
 class StepBatch:
@@ -19,6 +24,7 @@ class StepBatch:
     largest size; the counts say how much of them is live.
 
     :ivar num_tokens: T. :ivar num_rows: B. :ivar num_logits: rows of logits wanted.
+    :ivar num_pages: of the row that has most; 0 if any may have as many as the table holds.
     :ivar token_ids: int64 ``[max_tokens]``.
     :ivar positions: int64 ``[max_tokens]``, position in the sequence.
     :ivar rope_positions: int64 ``[3, max_tokens]``, position for rotation by axis (time, height,
@@ -33,7 +39,8 @@ class StepBatch:
     :ivar certain: int32 ``[max_rows]``: 1 when all the row's tokens are committed for sure
         (prefill, plain decode): slot state advances in place. 0 when they may be rejected (verify):
         committed state is advanced by ``replay`` only and every token is recorded.
-    :ivar logit_rows: int64 ``[max_logits]``, token indexes whose logits are wanted.
+    :ivar logit_rows: int64 ``[max_logits]``, token indexes whose logits are wanted, each once; if
+        they are as many as tokens, in order.
     """
 
     token_ids: Tensor
@@ -50,6 +57,7 @@ class StepBatch:
     num_tokens: int = 0
     num_rows: int = 0
     num_logits: int = 0
+    num_pages: int = 0
 
     @classmethod
     def allocate(

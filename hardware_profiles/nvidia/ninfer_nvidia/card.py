@@ -17,8 +17,14 @@ DETECTION_SCORE = 80
 PAGE_TOKENS, TAIL_TOKENS = 64, 16
 """Of a page; of the end of a prompt that still goes the way of decode rows."""
 
-RUNS = (1, 32), (4, 120), (16, 1 << 30)
-"""Pages of a run of attention and how many there are of it, from the begin of the context on."""
+NEAR_TOKENS, FEW_PARTS, MANY_PARTS = 16_384, 32, 64
+"""Parts that attention cuts a context up to so many tokens into, and a longer one."""
+
+SEGMENT_BYTES = 128 << 20
+"""Most that keys and values in bf16 take, of what prompts attend to at once."""
+
+SUMS_BYTES = 64 << 20
+"""Most that sums of prompts' attention take where several programs share a tile."""
 
 SCORE_BYTES = 256 << 20
 """Most that scores of blocks take: those of some tokens at a time."""
@@ -76,18 +82,21 @@ class NvidiaCard:
         return max(0, int(free) - self.reserve_bytes)
 
     def scratch_bytes(self, work: KernelWork) -> int:
-        """For prompts, a matrix in bf16, both halves of a gated product, what experts give, and
-        scores of blocks; for the rest, sums of attention over runs of the context."""
-        (rows, columns), pages, runs = work.matrix, -(-work.max_context // PAGE_TOKENS), 0
+        """For prompts, a matrix or keys and values in bf16, both halves of a gated product, what
+        experts give, sums of attention, and scores of blocks; for the rest, sums of attention over
+        parts of the context."""
+        (rows, columns), pages = work.matrix, -(-work.max_context // PAGE_TOKENS)
         scores = pages * PAGE_TOKENS // work.index_block if work.index_block else 0
-        for size, most in RUNS:
-            taken = min(pages, size * most)
-            runs, pages = runs + -(-taken // size), pages - taken
+        parts = MANY_PARTS if pages * PAGE_TOKENS > NEAR_TOKENS else FEW_PARTS
         tokens = max(work.decode_tokens, TAIL_TOKENS)
         scored = min(work.max_tokens, max(1, SCORE_BYTES // (4 * scores))) if scores else 0
-        return (2 * rows * columns + 2 * work.max_tokens * rows
+        width = work.attention_width
+        sums = width + width // 8  # two more for each head, of at least 16
+        return (max(2 * rows * columns, SEGMENT_BYTES if width else 0)
+                + 2 * work.max_tokens * rows
+                + max(4 * work.max_tokens * sums, SUMS_BYTES if width else 0)
                 + 4 * work.max_tokens * work.pair_width + 4 * scored * scores
-                + 4 * tokens * runs * work.attention_width)
+                + 4 * tokens * parts * width)
 
     def _require_card(self) -> None:
         """Raise `UnsupportedError` unless torch's first card is the profile's."""

@@ -16,18 +16,20 @@ def work(**changes):
 
 
 def test_the_27b_at_240k_tokens():
-    """A matrix in bf16, both halves of a gated product, sums of 16 tokens over 355 runs."""
-    runs = 32 + 120 + 203
-    expected = 2 * 34816 * 5120 + 2 * 2048 * 34816 + 4 * 16 * runs * 6144
+    """A matrix in bf16, both halves of a gated product, sums of prompts, and of 16 tokens over 64
+    parts."""
+    prompts = 2 * 34816 * 5120 + 2 * 2048 * 34816 + (64 << 20)
+    expected = prompts + 4 * 16 * 64 * 6144
     assert CARD.scratch_bytes(work()) == expected
 
 
-@pytest.mark.parametrize("context", [1, 64, 65, 32 * 64, 33 * 64, 512 * 64, 513 * 64, 4000 * 64])
-def test_runs_are_those_of_the_kernel(context):
+@pytest.mark.parametrize("context", [2048, 16_384, 16_385, 1 << 20])
+@pytest.mark.parametrize("block", [32, 64])
+def test_parts_are_those_of_the_kernel(context, block):
     cache = pytest.importorskip("ninfer_triton_kernels.bindings.cache")
-    runs = cache.num_runs(-(-context // 64))
-    nothing = {"matrix": (0, 0), "max_tokens": 0, "attention_width": 1}
-    assert CARD.scratch_bytes(work(max_context=context, **nothing)) == 4 * 16 * runs
+    more, some = (
+        CARD.scratch_bytes(work(max_context=context, decode_tokens=count)) for count in (17, 16))
+    assert more - some == 4 * 6144 * cache.num_parts(context // 64 + context % 64, block)
 
 
 def test_more_sequences_keep_more():

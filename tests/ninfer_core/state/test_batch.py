@@ -43,6 +43,7 @@ def test_a_batch_holds_its_rows_and_nothing_of_the_last_one(steps):
         batch = builder.fill(rows)
         assert batch.num_rows == len(rows)
         assert batch.num_tokens == sum(len(r.token_ids) for r in rows)
+        assert batch.num_pages == max((len(r.state.pages) for r in rows), default=0)
         wanted = []
         for index, each in enumerate(rows):
             first, last = batch.row_start[index : index + 2].tolist()
@@ -100,6 +101,7 @@ def test_padding_is_of_nobody():
     builder.fill([row((sequence, 3, 2, True)) for sequence in SEQUENCES])
     batch = builder.pad(3, 2)
     assert (batch.num_rows, batch.num_tokens, batch.num_logits) == (3, 6, 6)
+    assert batch.num_pages == 0
     assert batch.token_row[:6].tolist() == [0, 0, 1, 1, 2, 2]
     assert batch.row_start[:4].tolist() == [0, 2, 4, 6]
     assert batch.logit_rows[:6].tolist() == [*range(6)]

@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from ninfer_conformance.tolerances import require_close
 from ninfer_core.api import KVCodecSpec, PagedStateSpec, StatePlane
 from ninfer_core.state.store import StateStore
+from ninfer_triton_kernels.bindings import cache
+from ninfer_triton_kernels.kernels import attention
 
 CODECS = {"bf16": "Bf16Codec", "int8": "Int8Codec", "fp8": "Fp8Codec"}
 
@@ -126,28 +130,138 @@ def test_prefill_with_history(codec, bind, make_planes, paged_batch, randn, pois
         "bf16")
 
 
-def test_company_and_width_change_no_bit(bind, make_planes, paged_batch, randn, poisoned):
-    sizes = {"num_heads": 3, "num_kv_heads": 1, "head_dim": 64, "scale": 0.125}
-    planes, q = make_planes("bf16", 1, 64, 6), randn(8, 192)
-    attend, _ = bind("paged_attention", sizes, "bf16", planes=planes)
-    together = paged_batch((126, 4), (3, 4))
+def test_programs_that_share_a_tile():
+    """Of 132 multiprocessors, each with one at a time."""
+    from ninfer_triton_kernels.bindings.prompt_attention import _parts
+
+    assert [_parts(tiles, 132, 1 << 20) for tiles in (384, 192, 96, 48, 4)] == [1, 2, 4, 8, 31]
+    assert _parts(4, 132, 20 << 20) == 3
+    assert _parts(4, 132, 1 << 30) == _parts(7, 1, 1 << 20) == 1
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("segment_pages, processors", [(1, 1), (3, 1), (2, 64)])
+def test_prefill_of_rows_by_segments(
+    codec, segment_pages, processors, bind, make_planes, paged_batch, randn, poisoned, monkeypatch
+):
+    """Two rows, of which one ends in the first segment; a segment begins among the tokens of a
+    tile; one program a tile, or several; heads that are no power of two; anything behind the last
+    token."""
+    from ninfer_triton_kernels.bindings import prompt_attention
+
+    row_bytes = 2 * 2 * 128 * 2
+    monkeypatch.setattr(prompt_attention, "num_processors", lambda device: processors)
+    monkeypatch.setattr(prompt_attention, "SEGMENT_BYTES", segment_pages * 64 * 2 * row_bytes)
+    sizes = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 80, "scale": 80**-0.5}
+    batch = paged_batch((150, 90), (0, 20), pages=5)
+    batch.num_pages = 4 if processors > 1 else 0  # of the table's five
+    planes = make_planes(codec, 2, 80, 6)
+    for row, (count, last) in enumerate(((4, 239), (1, 19))):
+        fill(planes, batch.page_table[row, :count].long(), randn)
+        for name in planes.planes:
+            codes = planes.planes[name]["values" if codec == "bf16" else "codes"]
+            if codec != "int8":
+                codes[batch.page_table[row, last // 64].long(), last % 64 + 1 :] = torch.nan
+    attend, reference = bind("paged_attention", sizes, codec, planes=planes)
+    q = randn(110, 480)
+    require_close(
+        attend(q, batch, poisoned(110, 480)), reference(q, batch, poisoned(110, 480)), "attention",
+        "bf16")
+
+
+@pytest.mark.parametrize("codec, heads, kv_heads, head_dim", [
+    ("bf16", 3, 1, 64), ("int8", 3, 1, 64), ("fp8", 3, 1, 64), ("int8", 20, 2, 32),
+    ("fp8", 36, 1, 48)])
+def test_company_and_width_change_no_bit(
+    codec, heads, kv_heads, head_dim, bind, make_planes, paged_batch, randn, poisoned
+):
+    """Groups of which four, two and one token share a program, the last in two shares; a row that
+    ends in another page than it begins in."""
+    width = heads * head_dim
+    sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim, "scale": 0.125}
+    planes, q = make_planes(codec, kv_heads, head_dim, 6), randn(7, width)
+    attend, reference = bind("paged_attention", sizes, codec, planes=planes)
+    together = paged_batch((126, 4), (3, 3))
     fill(planes, together.page_table[0].long(), randn)
     fill(planes, together.page_table[1, :1].long(), randn)
-    expected = attend(q, together, poisoned(8, 192))
-    for row, token, position in ((0, 0, 126), (0, 3, 129), (1, 6, 5)):
+    actual = attend(q, together, poisoned(7, width))
+    require_close(actual, reference(q, together, poisoned(7, width)), "attention", "bf16")
+    for row, token, position in ((0, 3, 129), (1, 4, 3)):
         alone = paged_batch((position, 1), pages=3)
         alone.page_table[0] = together.page_table[row]
-        out = attend(q[token : token + 1], alone, poisoned(1, 192))
-        assert torch.equal(out[0], expected[token])
+        out = attend(q[token : token + 1], alone, poisoned(1, width))
+        assert torch.equal(out[0], actual[token])
 
 
-@pytest.mark.parametrize("num_pages", [1, 2, 3, 32, 33, 40, 41, 512, 513, 528, 529, 4000])
-def test_runs_cover_every_page_once(num_pages):
-    from ninfer_triton_kernels.bindings.cache import num_runs
-    from ninfer_triton_kernels.kernels import attention
+def test_a_row_of_many_tokens_over_two_pages(bind, make_planes, paged_batch, randn, poisoned):
+    sizes = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 32, "scale": 0.2}
+    planes, batch = make_planes("fp8", 2, 32, 6), paged_batch((130, 1), (59, 15), pages=3)
+    for row, count in enumerate((3, 2)):
+        fill(planes, batch.page_table[row, :count].long(), randn)
+    attend, reference = bind("paged_attention", sizes, "fp8", planes=planes)
+    q = randn(16, 64)
+    require_close(
+        attend(q, batch, poisoned(16, 64)), reference(q, batch, poisoned(16, 64)), "attention",
+        "bf16")
 
-    fine, medium, coarse = (
-        range(32), range(32, 512, 4), range(512, 5000, 16))
-    begins = [begin for begin in (*fine, *medium, *coarse) if begin < num_pages]
-    assert num_runs(num_pages) == len(begins)
-    assert (attention.FINE.value, attention.MEDIUM.value, attention.COARSE.value) == (1, 4, 16)
+
+def test_a_row_whose_context_begins_to_have_more_parts(
+    bind, make_planes, paged_batch, randn, poisoned, device
+):
+    if device == "cpu":
+        pytest.skip("a context of 16,385 tokens takes the interpreter half a minute")
+    sizes = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 32, "scale": 0.2}
+    planes, batch = make_planes("fp8", 1, 32, 258), paged_batch((16_382, 3))
+    fill(planes, batch.page_table[0].long(), randn)
+    attend, reference = bind("paged_attention", sizes, "fp8", planes=planes)
+    q = randn(3, 32, scale=4.0)
+    require_close(
+        attend(q, batch, poisoned(3, 32)), reference(q, batch, poisoned(3, 32)), "attention",
+        "bf16")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_values_much_smaller_than_others(codec, bind, make_planes, paged_batch, randn, poisoned):
+    """Of the token that gets the largest weight, and of a whole context."""
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "scale": 1.0}
+    batch = paged_batch((40, 1), (5, 1))
+    planes = make_planes(codec, 1, 64, 3)
+    attend, reference = bind("paged_attention", sizes, codec, planes=planes)
+    for row, tiny in enumerate((slice(20, 21), slice(None))):
+        page = batch.page_table[row, :1].long()
+        keys, values = (randn(64, 1, 64, seed=seed).float() for seed in (1, 2))
+        keys[20] *= 3
+        values[tiny] *= 1e-3 if codec == "int8" else 1e-12
+        for name, given in (("key", keys), ("value", values)):
+            for part, stored in planes.codec.encode(given).items():
+                planes.planes[name][part][page] = stored.unflatten(0, (-1, 64))
+    q = randn(2, 128)
+    q[0] = 0.1 * decoded(planes, "key")[batch.page_table[0, 0].long(), 20].repeat(1, 2)
+    actual, expected = attend(q, batch, poisoned(2, 128)), reference(q, batch, poisoned(2, 128))
+    for row in range(2):
+        require_close(actual[row], expected[row], "attention", "bf16")
+
+
+@triton.jit
+def _cuts(positions, out, PARTS: tl.constexpr, N: tl.constexpr):
+    position = tl.load(positions + tl.program_id(0))
+    part = tl.arange(0, PARTS)
+    begin, end = attention.part_of(part, position, N)
+    at = out + (tl.program_id(0) * PARTS + part) * 2
+    tl.store(at, begin)
+    tl.store(at + 1, end)
+
+
+@pytest.mark.parametrize("block", [32, 64])
+def test_parts_cover_a_context_once(block, device):
+    contexts = [1, 31, 64, 65, 1024, 2049, 16_384, 16_385, 99_999, 1 << 20]
+    positions = torch.tensor([context - 1 for context in contexts], dtype=torch.int32)
+    out = torch.zeros(len(contexts), 64, 2, dtype=torch.int32, device=device)
+    _cuts[len(contexts),](positions.to(device), out, 64, block)
+    for context, cuts in zip(contexts, out.tolist(), strict=True):
+        num_pages = -(-context // 64)
+        parts = cache.num_parts(num_pages, block)
+        assert [begin for begin, _ in cuts[:parts]] == [0, *(end for _, end in cuts[: parts - 1])]
+        assert all(begin < end for begin, end in cuts[:parts])
+        assert cuts[parts - 1][1] == num_pages * 64 // block
+        assert all(begin * block >= context for begin, _ in cuts[parts:])

@@ -9,69 +9,60 @@ import torch
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
-from ninfer_core.state.step import StepBatch
+from ninfer_core.state.step import PAGE_TOKENS, ROW_TOKENS, StepBatch
 from ninfer_core.state.views import PagedPlanes
-from ninfer_triton_kernels.bindings.launching import OVERLAPPED, ROW_TOKENS, capability, power
-from ninfer_triton_kernels.bindings.matrices import FEW_TOKENS
+from ninfer_triton_kernels.bindings.launching import OVERLAPPED, power
+from ninfer_triton_kernels.bindings.planes import Planes
+from ninfer_triton_kernels.bindings.prompt_attention import bind_prompt_attention
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import attention
+from ninfer_triton_kernels.kernels.products import COLUMNS as _COLUMNS
 from ninfer_triton_kernels.kernels.rope import rope_kv_append as rope_kernel
 
-RUN_STAGES, RUN_WARPS = 2, 4
-"""Of a program over a run of the context: loads in flight, warps."""
+COLUMNS = int(_COLUMNS.value)
 
-MERGED_RUNS, MERGED_WIDTH = 64, 64
-"""Runs that are merged at once, and components of a head; the same for all tokens, so that all sums
-have one order."""
+STAGES, WARPS = 3, 4
+"""Of a program over a part of a context: blocks that are loaded ahead and the one in use; warps."""
 
+MOST_PRODUCTS = 4
+"""Eights of pairs of a token and a head that a program has registers for."""
 
-def num_runs(num_pages: int) -> int:
-    """Runs of a context of so many pages, as `kernels.attention` lays them."""
-    fine = attention.FINE.value * attention.FINE_RUNS.value
-    medium = attention.MEDIUM.value * attention.MEDIUM_RUNS.value
-    if num_pages <= fine:
-        return -(-num_pages // attention.FINE.value)
-    if num_pages <= fine + medium:
-        return attention.FINE_RUNS.value - (fine - num_pages) // attention.MEDIUM.value
-    runs = attention.FINE_RUNS.value + attention.MEDIUM_RUNS.value
-    return runs - (fine + medium - num_pages) // attention.COARSE.value
+MOST_TOKENS = 4
+"""Of a row that share a program."""
+
+MERGED_PARTS, MERGED_WIDTH, MERGE_WARPS = 64, 64, 2
+"""Of a program that merges: parts at once, components of a head, warps; the same for all tokens,
+so that all sums have one order."""
 
 
-def _run_keys(codec: str, capability: int) -> int:
-    """Tokens of the context at once of a program over a run: what its registers hold (codes of
-    ``int8`` are decoded there), and several programs' shared memory."""
-    return 32 if codec == "int8" or (codec == "bf16" and capability >= 120) else 64
+def num_parts(num_pages: int, block: int) -> int:
+    """Parts of a context of so many pages in blocks of so many tokens, as `kernels.attention` cuts
+    it."""
+    if num_pages * PAGE_TOKENS > attention.NEAR.value:
+        return int(attention.MANY_PARTS.value)
+    return min(num_pages * PAGE_TOKENS // block, int(attention.FEW_PARTS.value))
 
 
-def _prefill_tile(capability: int) -> tuple[int, int, int]:
-    """Pairs of token and head, tokens of the context, and loads in flight of a program: what fits
-    the shared memory of the card."""
-    return (64, 32, 2) if capability >= 120 else (128, 64, 2)
+def _block(codec: str) -> int:
+    """Tokens of the context at once: what several programs' shared memory holds twice."""
+    return 32 if codec == "bf16" else 64
 
 
-class _Planes:
-    """Keys and values as kernels take them: four tensors, and what lies between pages of each."""
-
-    def __init__(self, planes: PagedPlanes) -> None:
-        tensors = []
-        for name in ("key", "value"):
-            stored = planes.planes[name]
-            codes = stored["values"] if "values" in stored else stored["codes"]
-            tensors += [codes, stored.get("scales", codes)]
-        self.tensors = tuple(tensors)
-        self.strides = tuple(tensor.stride(0) for tensor in tensors)
-        keys, key_scales, values, value_scales = tensors
-        if values.dtype == torch.float8_e4m3fn:
-            values = values.view(torch.int16)
-        self.pairs = keys, key_scales, values, value_scales
-        """As ``tensors``, E4M3 codes of values two at a time."""
+def _tokens(group: int, most_of_row: int) -> int:
+    """Of a row that share a program, at most: a power of two, so that no page cuts them apart."""
+    tokens = 1
+    while 2 * tokens <= MOST_TOKENS and tokens < most_of_row:
+        if 2 * tokens * group > COLUMNS * MOST_PRODUCTS:
+            break
+        tokens *= 2
+    return tokens
 
 
 def bind_rope_kv_append(
     request: KernelRequest, planes: PagedPlanes, cos: Tensor | None, sin: Tensor | None,
     axes: Tensor | None, query_norm: Tensor | None, key_norm: Tensor | None,
 ) -> Callable[[Tensor, Tensor, Tensor, StepBatch], None]:
-    sizes, stored = request.sizes, _Planes(planes)
+    sizes, stored = request.sizes, Planes(planes)
     width, heads, kv_heads = sizes["head_dim"], sizes["num_heads"], sizes["num_kv_heads"]
     any_tensor = stored.tensors[0]
     tables = [any_tensor if each is None else each for each in (cos, sin, axes)]
@@ -94,39 +85,35 @@ def bind_rope_kv_append(
 def bind_paged_attention(
     request: KernelRequest, planes: PagedPlanes
 ) -> Callable[[Tensor, StepBatch, Tensor], Tensor]:
-    sizes, stored, codec = request.sizes, _Planes(planes), request.kv_codec
+    sizes, stored, codec = request.sizes, Planes(planes), request.kv_codec
     width, heads, kv_heads = sizes["head_dim"], sizes["num_heads"], sizes["num_kv_heads"]
-    scale, group, block = sizes["scale"] * log2(e), heads // kv_heads, power(width)
-    kinds = codec, block == width, group
+    scale, group, wide = sizes["scale"] * log2(e), heads // kv_heads, power(width, 32)
+    prefill, block = bind_prompt_attention(request, stored), _block(codec)
 
     def decode(q: Tensor, batch: StepBatch, out: Tensor) -> None:
         num_tokens, table = q.shape[0], batch.page_table
-        runs = num_runs(table.shape[1])
-        count = num_tokens * heads * runs
+        parts = num_parts(table.shape[1], block)
+        count = num_tokens * heads * parts
         sums = shared("attention_sums", count * width, torch.float32, q.device)
         tops = shared("attention_tops", 2 * count, torch.float32, q.device)
-        attention.attend_run[num_tokens, kv_heads, runs](
+        tokens = _tokens(group, -(-num_tokens // batch.num_rows))
+        eights = -(-tokens * group // COLUMNS)
+        shares = -(-eights // MOST_PRODUCTS)
+        programs = -(-num_tokens // (tokens * batch.num_rows))
+        rows = num_tokens if tokens == 1 else batch.num_rows * programs
+        attention.attend_part[rows, kv_heads * shares, parts](
             q, q.stride(0), sums, tops, *stored.pairs, *stored.strides, batch.positions,
-            batch.token_row, table, table.stride(0), heads, kv_heads, width, scale, runs, *kinds,
-            power(group), _run_keys(codec, capability(q.device)), block, RUN_STAGES,
-            num_warps=RUN_WARPS, **OVERLAPPED,
+            batch.token_row, batch.row_start, table, table.stride(0), width, scale, programs,
+            codec, wide == width, heads, kv_heads, tokens, -(-eights // shares), block, wide,
+            STAGES, num_warps=WARPS, **OVERLAPPED,
         )
-        attention.merge_runs[num_tokens, heads, -(-width // MERGED_WIDTH)](
-            sums, tops, batch.positions, out, out.stride(0), heads, width, runs, MERGED_RUNS,
-            MERGED_WIDTH, num_warps=4, **OVERLAPPED,
-        )
-
-    def prefill(q: Tensor, batch: StepBatch, out: Tensor) -> None:
-        num_pairs, table = q.shape[0] * group, batch.page_table
-        tile, keys, stages = _prefill_tile(capability(q.device))
-        attention.attend_tile[batch.num_rows, kv_heads, -(-num_pairs // tile)](
-            q, q.stride(0), out, out.stride(0), *stored.tensors, *stored.strides, batch.positions,
-            batch.row_start, table, table.stride(0), kv_heads, width, scale, *kinds, tile,
-            keys, block, stages, num_warps=8,
+        attention.merge_parts[num_tokens, heads, -(-width // MERGED_WIDTH)](
+            sums, tops, batch.positions, out, out.stride(0), heads, width, parts, block,
+            MERGED_PARTS, MERGED_WIDTH, num_warps=MERGE_WARPS, **OVERLAPPED,
         )
 
     def paged_attention(q: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
-        is_decode = q.shape[0] <= min(FEW_TOKENS, ROW_TOKENS * batch.num_rows)
+        is_decode = q.shape[0] <= ROW_TOKENS * batch.num_rows
         (decode if is_decode else prefill)(q, batch, out)
         return out
 

@@ -26,11 +26,12 @@ RANKED, RANKED_WARPS = 8192, 16
 SCORE_BYTES = 256 << 20
 """Memory for the scores of some tokens."""
 
-HEADS, STAGES = 16, 2
-"""Of a program of attention: query heads, loads in flight."""
+HEADS, STAGES = 16, 3
+"""Of a program of attention: query heads; blocks that are loaded ahead, and the one in use."""
 
 ATTENDED_BYTES = 32 << 10
-"""Of the keys that it looks at together."""
+"""Of keys and values that it looks at together: registers hold codes decoded, and shared memory
+twice what is stored."""
 
 TOKENS, ROWS, DEPTH = 16, 64, 64
 """Tile of a product for a head."""
@@ -176,8 +177,8 @@ def bind_selected_attention(
     keys, values = (_Plane(planes, "key" if is_shared else name) for name in ("key", "value"))
     width, kv_heads, block = sizes["head_dim"], sizes["num_kv_heads"], sizes["block"]
     group = sizes["num_heads"] // kv_heads
-    decoded = 2 if request.kv_codec == "bf16" else 4  # in registers, beside what is stored
-    seen = max(16, min(64, ATTENDED_BYTES // (decoded * power(width))))
+    entry = 2 if is_shared and request.kv_codec == "bf16" else 4  # bytes of a component
+    seen = max(16, min(64, ATTENDED_BYTES // (entry * power(width))))
 
     def attend(q: Tensor, blocks: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
         table = batch.page_table

@@ -1,273 +1,381 @@
-"""Paged attention: of one token by runs of the context, and of many tokens by tiles."""
+"""Paged attention of few tokens a sequence, their context cut evenly into parts.
+
+A program takes one part of the context, the query heads of one key head, and the tokens of a row
+that lie in one page, so that what it reads of the cache serves all of them. Tokens of the context
+are the rows of its products, pairs of a token and a head their columns, eight a product: one
+instruction whatever the number of pairs. With a cut that depends on a token's own page alone, its
+bits do not depend on its company.
+"""
 
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.cache import PAGE, as_operand, load_block
+from ninfer_triton_kernels.kernels.cache import PAGE, load_block, read_page, split_pairs, widen
 from ninfer_triton_kernels.kernels.overlap import release, wait
-from ninfer_triton_kernels.kernels.products import INTERPRETED, multiply
+from ninfer_triton_kernels.kernels.products import COLUMNS, INTERPRETED, dot
 
-SPLIT_ASSEMBLY = tl.constexpr("""{
-.reg .b32 t;
-.reg .b16 lo, hi;
-prmt.b32 t, $2, 0, 0x3120;
-mov.b32 {lo, hi}, t;
-cvt.rn.f16x2.e4m3x2 $0, lo;
-cvt.rn.f16x2.e4m3x2 $1, hi;
-}""")
-"""Bytes 0 and 2 of a register, and bytes 1 and 3."""
+FEW_PARTS, MANY_PARTS = tl.constexpr(32), tl.constexpr(64)
+"""Of a context up to ``NEAR`` tokens, and of a longer one."""
+NEAR = tl.constexpr(16384)
 
-FINE = tl.constexpr(1)
-"""Pages of a run in the first 2,048 tokens of a context: ``FINE_RUNS`` of them."""
-FINE_RUNS = tl.constexpr(32)
-MEDIUM = tl.constexpr(4)
-"""Pages of a run behind them, up to 32,768 tokens."""
-MEDIUM_RUNS = tl.constexpr(120)
-COARSE = tl.constexpr(16)
-"""Pages of the others."""
+SHIFT = tl.constexpr(14)
+"""Weights are up to 2 to this, for what is far below the largest of them in fp16."""
+
+LEAST_LOG = tl.constexpr(-90.0)
+"""Binary logarithm of the smallest scale of values; smaller ones count as this."""
+
+LINE_BYTES = tl.constexpr(128)
+"""Of the second-level cache."""
 
 
 @triton.jit
-def first_page(run):
-    """Where a run begins. Runs lie at fixed places of the context, so that what is added to what
-    depends on the position of a token alone."""
-    fine = run * FINE
-    medium = FINE * FINE_RUNS + (run - FINE_RUNS) * MEDIUM
-    coarse = FINE * FINE_RUNS + MEDIUM * MEDIUM_RUNS + (run - FINE_RUNS - MEDIUM_RUNS) * COARSE
-    return tl.where(
-        run < FINE_RUNS, fine, tl.where(run < FINE_RUNS + MEDIUM_RUNS, medium, coarse))
+def num_parts(num_blocks, N: tl.constexpr):
+    """Parts of a context of so many blocks of ``N`` tokens."""
+    return tl.where(num_blocks * N <= NEAR, tl.minimum(num_blocks, FEW_PARTS), MANY_PARTS)
 
 
 @triton.jit
-def run_of(page):
-    """The run that a page is in."""
-    medium = FINE_RUNS + (page - FINE * FINE_RUNS) // MEDIUM
-    coarse = FINE_RUNS + MEDIUM_RUNS + (page - FINE * FINE_RUNS - MEDIUM * MEDIUM_RUNS) // COARSE
-    return tl.where(
-        page < FINE * FINE_RUNS, page // FINE,
-        tl.where(page < FINE * FINE_RUNS + MEDIUM * MEDIUM_RUNS, medium, coarse))
+def part_of(part, position, N: tl.constexpr):
+    """Where a part of the context of a token at ``position`` begins and ends, in blocks of ``N``
+    tokens; behind the last part it begins behind the token."""
+    num_blocks = (position // PAGE + 1) * (PAGE // N)
+    parts = num_parts(num_blocks, N)
+    return part * num_blocks // parts, (part + 1) * num_blocks // parts
 
 
 @triton.jit
-def page_of(token):
-    """The page that a token is in; the interpreter counts tokens in plain integers."""
-    return (tl.zeros((), tl.int32) + token) // PAGE
+def block_at(table, block, N: tl.constexpr):
+    """Page of a block of ``N`` tokens, and its first token there."""
+    return read_page(table + block // (PAGE // N)), block % (PAGE // N) * N
+
+
+@triton.jit
+def prefetch(rows, row_stride, N: tl.constexpr, BLOCK: tl.constexpr):
+    """Ask the second-level cache for ``N`` rows of ``BLOCK`` elements."""
+    if not INTERPRETED:
+        LINE: tl.constexpr = LINE_BYTES * 8 // rows.dtype.element_ty.primitive_bitwidth
+        LINES: tl.constexpr = (BLOCK + LINE - 1) // LINE
+        at = tl.arange(0, N)[:, None] * row_stride + tl.arange(0, LINES)[None, :] * LINE
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [rows + at], dtype=tl.int32,
+            is_pure=False, pack=1)
+
+
+@triton.jit
+def load_queries(
+    q, q_stride, token, heads, exists, width, CODEC: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """``[BLOCK, 8]`` to multiply keys by, and ``[8]`` that products are to be multiplied by: codes
+    are held by fp16, and so are queries up to 1."""
+    i = tl.arange(0, BLOCK)
+    here = exists[None, :] if EVEN else exists[None, :] & (i < width)[:, None]
+    at = token * q_stride + heads * width
+    queries = tl.load(q + at[None, :] + i[:, None], mask=here, other=0.0)
+    longest = tl.full((COLUMNS,), 1.0, tl.float32)
+    if CODEC != "bf16":
+        wide = queries.to(tl.float32)
+        longest = tl.maximum(tl.max(tl.abs(wide), 0), 1.1754943508222875e-38)
+        queries = (wide / longest[None, :]).to(tl.float16)
+    return queries, longest
+
+
+@triton.jit
+def weigh(scores, logs, top, mass, CODEC: tl.constexpr):
+    """What multiplies values as stored, for scores ``[N, 8]`` that are powers of two; the new
+    maximum and mass, and what all sums so far fade by (Milakov and Gimelshein, 2018). The scale of
+    a token's values is in its weight, as a logarithm, so that products add up as they are."""
+    shifted = scores + logs[:, None] if CODEC == "fp8" else scores
+    higher = tl.maximum(top, tl.max(shifted, 0))
+    base = tl.where(higher == float("-inf"), 0.0, higher) - SHIFT
+    faded = tl.exp2(top - SHIFT - base)
+    weights = tl.exp2(scores - base[None, :])
+    mass = mass * faded[None, :] + weights
+    shares = tl.exp2(shifted - base[None, :]) if CODEC == "fp8" else weights
+    return shares.to(tl.bfloat16 if CODEC == "bf16" else tl.float16), higher, mass, faded
+
+
+@triton.jit
+def load_keys(
+    keys, page, first, head, live, width, KV_HEADS: tl.constexpr, CODEC: tl.constexpr,
+    EVEN: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """``[N, BLOCK]`` to multiply, and ``[N]`` that products are to be multiplied by (``fp8``).
+    Scales of groups are in what is multiplied: rounding to fp16 is below the codec's own."""
+    codes, scales, page_stride, scale_stride = keys
+    tile, factors = load_block(
+        codes, scales, page, page_stride, scale_stride, first, head, KV_HEADS, live, width, CODEC,
+        EVEN, N, BLOCK)
+    if CODEC != "bf16":
+        tile = widen(tile, CODEC)
+    if CODEC == "int8":
+        GROUPS: tl.constexpr = factors.shape[1]
+        spread = tl.broadcast_to(factors[:, :, None], (N, GROUPS, BLOCK // GROUPS))
+        tile = tile * tl.reshape(spread, (N, BLOCK))
+    return tile, factors
+
+
+@triton.jit
+def load_values(
+    values, page, first, head, live, width, KV_HEADS: tl.constexpr, CODEC: tl.constexpr,
+    EVEN: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """Values as stored ``[BLOCK, N]``, codes by pairs of neighbours ``[BLOCK / 2, N]``, and their
+    scales, ``[N]`` or of groups ``[BLOCK / 64, N]``. They are loaded as columns: what is transposed
+    in registers is not loaded ahead."""
+    codes, scales, page_stride, scale_stride = values
+    HELD: tl.constexpr = BLOCK if CODEC == "bf16" else BLOCK // 2
+    i = tl.arange(0, HELD)
+    row = (first + tl.arange(0, N)) * KV_HEADS + head
+    held = width * HELD // BLOCK
+    here = live[None, :] if EVEN else live[None, :] & (i < held)[:, None]
+    at = page * (page_stride * HELD // BLOCK) + row[None, :] * held + i[:, None]
+    tile = tl.load(codes + at, mask=here, other=0)
+    base = scales + page * scale_stride
+    if CODEC == "fp8":
+        factors = tl.load(base + row, mask=live, other=1.0)
+    elif CODEC == "int8":
+        GROUPS: tl.constexpr = (BLOCK + 63) // 64
+        g = tl.arange(0, GROUPS)
+        known = live[None, :] if EVEN else live[None, :] & (g * 64 < width)[:, None]
+        at_scales = row[None, :] * ((width + 63) // 64) + g[:, None]
+        factors = tl.load(base + at_scales, mask=known, other=0.0)
+    else:
+        factors = live
+    return tile, factors
+
+
+@triton.jit
+def decode_values(tile, factors, CODEC: tl.constexpr):
+    """What was loaded as what is multiplied: in one piece, or as even and odd components."""
+    if CODEC == "bf16":
+        return (tile,)
+    elif CODEC == "fp8":
+        return split_pairs(tile, CODEC)
+    else:
+        HELD: tl.constexpr = tile.shape[0]
+        N: tl.constexpr = tile.shape[1]
+        GROUPS: tl.constexpr = factors.shape[0]
+        spread = tl.broadcast_to(factors[:, None, :], (GROUPS, HELD // GROUPS, N))
+        spread = tl.reshape(spread, (HELD, N))
+        evens, odds = split_pairs(tile, CODEC)
+        return evens * spread, odds * spread
+
+
+@triton.jit
+def gather_queries(
+    q, q_stride, t, count, position, kv_head, first_pair, width, scale, CODEC: tl.constexpr,
+    EVEN: tl.constexpr, GROUP: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """What `load_queries` gives, and where the token is, for each eight of pairs of one of
+    ``count`` tokens and one of the group's heads."""
+    queries: tl.tuple = ()
+    factors: tl.tuple = ()
+    places: tl.tuple = ()
+    for g in tl.static_range(PRODUCTS):
+        which, heads = pairs_of(first_pair, g, kv_head, GROUP)
+        operand, longest = load_queries(
+            q, q_stride, t + which, heads, which < count, width, CODEC, EVEN, BLOCK)
+        queries += (operand,)
+        factors += (longest * scale,)
+        places += (position + which,)
+    return queries, factors, places
+
+
+@triton.jit
+def pairs_of(first_pair, g, kv_head, GROUP: tl.constexpr):
+    """Tokens, counted in the program's, and heads of an eight of pairs."""
+    pair = first_pair + g * COLUMNS + tl.arange(0, COLUMNS)
+    return pair // GROUP, kv_head * GROUP + pair % GROUP
+
+
+@triton.jit
+def nothing_seen(
+    PRODUCTS: tl.constexpr, PIECES: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Maximum ``[8]``, mass by place in a block ``[N, 8]``, and sums of values of each product."""
+    tops: tl.tuple = ()
+    masses: tl.tuple = ()
+    totals: tl.tuple = ()
+    for _ in tl.static_range(PRODUCTS):
+        tops += (tl.full((COLUMNS,), float("-inf"), tl.float32),)
+        masses += (tl.zeros((N, COLUMNS), tl.float32),)
+    for _ in tl.static_range(PRODUCTS * PIECES):
+        totals += (tl.zeros((BLOCK // PIECES, COLUMNS), tl.float32),)
+    return tops, masses, totals
 
 
 @triton.jit
 def attend_block(
-    queries, position, first, last, page, head, key_codes, key_scales, value_codes, value_scales,
-    key_page, key_scale_page, value_page, value_scale_page, num_kv_heads, width, scale, top, mass,
-    total, CODEC: tl.constexpr, EVEN: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+    keys, key_factors, values, value_factors, place, asked, tops, masses, totals,
+    CODEC: tl.constexpr, PRODUCTS: tl.constexpr, PIECES: tl.constexpr, N: tl.constexpr,
 ):
-    """Tokens ``first`` to ``first + N`` for queries ``[M, BLOCK]`` at ``position`` ``[M]``: the
-    running maximum, the sum of weights and the weighted sum of values (Milakov and Gimelshein,
-    2018). Scores are powers of two."""
-    n = tl.arange(0, N) + first
-    live = n <= last
-    page_row = (tl.zeros((), tl.int32) + first) % PAGE
-    keys, key_factors = load_block(
-        key_codes, key_scales, page, key_page, key_scale_page, page_row, head, num_kv_heads,
-        live, width, CODEC, EVEN, N, BLOCK)
-    values, value_factors = load_block(
-        value_codes, value_scales, page, value_page, value_scale_page, page_row, head,
-        num_kv_heads, live, width, CODEC, EVEN, N, BLOCK)
-    zero = tl.zeros((queries.shape[0], N), tl.float32)
-    scores = multiply(queries, tl.trans(as_operand(keys, key_factors, CODEC)), zero) * scale
-    if CODEC == "fp8":
-        scores *= key_factors[None, :]
-    scores = tl.where(n[None, :] <= position[:, None], scores, float("-inf"))
-    higher = tl.maximum(top, tl.max(scores, 1))
-    base = tl.where(higher == float("-inf"), 0.0, higher)
-    weights = tl.exp2(scores - base[:, None])
-    faded = tl.exp2(top - base)
-    mass = mass * faded + tl.sum(weights, 1)
-    if CODEC == "fp8":
-        weights *= value_factors[None, :]
-    total = multiply(
-        weights.to(tl.bfloat16), as_operand(values, value_factors, CODEC), total * faded[:, None])
-    return higher, mass, total
+    """`nothing_seen` with one block more; ``asked`` is of `gather_queries`. Values are decoded when
+    their weights are known: until then registers hold other things."""
+    queries, factors, places = asked
+    scores: tl.tuple = ()
+    for g in tl.static_range(PRODUCTS):
+        product = dot(keys, queries[g], tl.zeros((N, COLUMNS), tl.float32)) * factors[g][None, :]
+        if CODEC == "fp8":
+            product *= key_factors[:, None]
+        scores += (tl.where(place[:, None] <= places[g][None, :], product, float("-inf")),)
+    logs = tl.maximum(tl.log2(value_factors), LEAST_LOG) if CODEC == "fp8" else value_factors
+    shares: tl.tuple = ()
+    fades: tl.tuple = ()
+    new_tops: tl.tuple = ()
+    new_masses: tl.tuple = ()
+    for g in tl.static_range(PRODUCTS):
+        share, top, mass, faded = weigh(scores[g], logs, tops[g], masses[g], CODEC)
+        shares += (share,)
+        fades += (faded[None, :],)
+        new_tops += (top,)
+        new_masses += (mass,)
+    pieces = decode_values(values, value_factors, CODEC)
+    new_totals: tl.tuple = ()
+    for g in tl.static_range(PRODUCTS):
+        for piece in tl.static_range(PIECES):
+            total = dot(pieces[piece], shares[g], totals[g * PIECES + piece] * fades[g])
+            new_totals += (total,)
+    return new_tops, new_masses, new_totals
 
 
 @triton.jit
-def split_pairs(pairs):
-    """E4M3 codes of two neighbours each, as 16 bits, to fp16 of the first and of the second."""
-    if INTERPRETED:
-        first = (pairs & 255).to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
-        second = ((pairs >> 8) & 255).to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
-    else:
-        first, second = tl.inline_asm_elementwise(
-            SPLIT_ASSEMBLY, "=r,=r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True,
-            pack=2)
-    return first, second
-
-
-@triton.jit
-def attend_bytes(
-    queries, factors, position, first, last, page, head, key_codes, key_scales, value_pairs,
-    value_scales, key_page, key_scale_page, value_page, value_scale_page, num_kv_heads, width, top,
-    mass, even, odd, EVEN: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
-):
-    """As `attend_block`, of E4M3 codes in fp16, which holds them: queries up to 1, ``factors``
-    ``[M]`` times which scores are; values as pairs of neighbours, which come to two sums (single
-    bytes would be read from shared memory one by one). Weights are 2^14 times what they should be,
-    for what is far below the largest, and so is ``mass``."""
-    n = tl.arange(0, N) + first
-    live = n <= last
-    page_row = (tl.zeros((), tl.int32) + first) % PAGE
-    keys, key_factors = load_block(
-        key_codes, key_scales, page, key_page, key_scale_page, page_row, head, num_kv_heads,
-        live, width, "fp8", EVEN, N, BLOCK)
-    pairs, value_factors = load_block(
-        value_pairs, value_scales, page, value_page // 2, value_scale_page, page_row, head,
-        num_kv_heads, live, width // 2, "fp8", EVEN, N, BLOCK // 2)
-    zero = tl.zeros((queries.shape[0], N), tl.float32)
-    scores = multiply(queries, tl.trans(keys.to(tl.float16)), zero)
-    scores = scores * factors[:, None] * key_factors[None, :]
-    scores = tl.where(n[None, :] <= position[:, None], scores, float("-inf"))
-    higher = tl.maximum(top, tl.max(scores, 1))
-    base = tl.where(higher == float("-inf"), 0.0, higher)
-    weights = tl.exp2(scores - base[:, None] + 14)
-    faded = tl.exp2(top - base)
-    mass = mass * faded + tl.sum(weights, 1)
-    largest_factor = tl.maximum(tl.max(value_factors, 0), 1.1754943508222875e-38)
-    shares = (weights * (value_factors / largest_factor)[None, :]).to(tl.float16)
-    first_values, second_values = split_pairs(pairs)
-    part = tl.zeros((queries.shape[0], BLOCK // 2), tl.float32)
-    even = even * faded[:, None] + multiply(shares, first_values, part) * largest_factor
-    odd = odd * faded[:, None] + multiply(shares, second_values, part) * largest_factor
-    return higher, mass, even, odd
-
-
-@triton.jit
-def attend_run(
-    q, q_stride, sums, tops, key_codes, key_scales, value_codes, value_scales, key_page,
-    key_scale_page, value_page, value_scale_page, positions, token_row, page_table, table_stride,
-    num_heads, num_kv_heads, width, scale, max_runs, CODEC: tl.constexpr, EVEN: tl.constexpr,
-    GROUP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+def attend_tokens(
+    q, q_stride, sums, tops_out, keys, values, table, t, count, position, width, scale,
+    CODEC: tl.constexpr, EVEN: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    TOKENS: tl.constexpr, PRODUCTS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One token, the ``GROUP`` query heads of one key head, one run of the context.
-
-    ``sums`` fp32 ``[T, Hq, runs, width]`` and ``tops`` fp32 ``[2, T, Hq, runs]`` (maximum and mass)
-    are written for the runs that the token sees.
-    """
-    wait()
-    release()
-    t = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1)
-    run = tl.num_programs(2) - 1 - tl.program_id(2)  # long ones first
-    position = tl.load(positions + t).to(tl.int32)
-    begin = first_page(run) * PAGE
-    if begin <= position:
-        end = tl.minimum(first_page(run + 1) * PAGE, position + 1)
-        table = page_table + tl.load(token_row + t) * table_stride
-        m = tl.arange(0, M)
-        i = tl.arange(0, BLOCK)
-        exists = m < GROUP
-        heads = kv_head * GROUP + m
-        live = exists[:, None] & (i < width)[None, :]
-        queries = tl.load(
-            q + t * q_stride + heads[:, None] * width + i[None, :], mask=live, other=0.0)
-        places = tl.zeros((M,), tl.int32) + position
-        top = tl.full((M,), float("-inf"), tl.float32)
-        mass = tl.zeros((M,), tl.float32)
-        if CODEC == "fp8":
-            wide = queries.to(tl.float32)
-            longest = tl.maximum(tl.max(tl.abs(wide), 1), 1.1754943508222875e-38)
-            short = (wide / longest[:, None]).to(tl.float16)
-            even = tl.zeros((M, BLOCK // 2), tl.float32)
-            odd = tl.zeros((M, BLOCK // 2), tl.float32)
-            for first in tl.range(begin, end, N, num_stages=STAGES):
-                page = tl.load(table + page_of(first))
-                top, mass, even, odd = attend_bytes(
-                    short, longest * scale, places, first, position, page, kv_head, key_codes,
-                    key_scales, value_codes, value_scales, key_page, key_scale_page, value_page,
-                    value_scale_page, num_kv_heads, width, top, mass, even, odd, EVEN, N, BLOCK)
-            total = tl.reshape(tl.join(even, odd), (M, BLOCK))
-        else:
-            total = tl.zeros((M, BLOCK), tl.float32)
-            for first in tl.range(begin, end, N, num_stages=STAGES):
-                page = tl.load(table + page_of(first))
-                top, mass, total = attend_block(
-                    queries, places, first, position, page, kv_head, key_codes, key_scales,
-                    value_codes, value_scales, key_page, key_scale_page, value_page,
-                    value_scale_page, num_kv_heads, width, scale, top, mass, total, CODEC, EVEN, N,
-                    BLOCK)
-        at = (t * num_heads + heads) * max_runs + run
-        tl.store(sums + at[:, None] * width + i[None, :], total, mask=live)
-        tl.store(tops + at, top, mask=exists)
-        count = tl.num_programs(0).to(tl.int64) * num_heads * max_runs
-        tl.store(tops + count + at, mass, mask=exists)
+    """``count`` tokens from ``t`` on, which lie in the page of ``position``, where the first is."""
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    PIECES: tl.constexpr = 1 if CODEC == "bf16" else 2
+    SHARES: tl.constexpr = (TOKENS * GROUP + COLUMNS * PRODUCTS - 1) // (COLUMNS * PRODUCTS)
+    kv_head = tl.program_id(1) // SHARES
+    first_pair = tl.program_id(1) % SHARES * (COLUMNS * PRODUCTS)
+    begin, end = part_of(tl.program_id(2), position, N)
+    last = position + count - 1
+    end = tl.minimum(end, last // N + 1)
+    if (begin < end) & (first_pair < count * GROUP):
+        page, row = block_at(table, begin, N)
+        if EVEN:  # what the launch before writes to is read all the same, behind `wait`
+            HELD: tl.constexpr = BLOCK // PIECES
+            at = row * KV_HEADS + kv_head
+            prefetch(keys[0] + page * keys[2] + at * BLOCK, KV_HEADS * BLOCK, N, BLOCK)
+            at_values = page * (values[2] // PIECES) + at * HELD
+            prefetch(values[0] + at_values, KV_HEADS * HELD, N, HELD)
+        wait()
+        release()
+        asked = gather_queries(
+            q, q_stride, t, count, position, kv_head, first_pair, width, scale, CODEC, EVEN, GROUP,
+            PRODUCTS, BLOCK)
+        tops, masses, totals = nothing_seen(PRODUCTS, PIECES, N, BLOCK)
+        for block in tl.range(begin, end, num_stages=STAGES):
+            place = block * N + tl.arange(0, N)
+            live = place <= last
+            tile, key_factors = load_keys(
+                keys, page, row, kv_head, live, width, KV_HEADS, CODEC, EVEN, N, BLOCK)
+            codes, value_factors = load_values(
+                values, page, row, kv_head, live, width, KV_HEADS, CODEC, EVEN, N, BLOCK)
+            tops, masses, totals = attend_block(
+                tile, key_factors, codes, value_factors, place, asked, tops, masses, totals,
+                CODEC, PRODUCTS, PIECES, N)
+            page, row = block_at(table, tl.minimum(block + 1, end - 1), N)
+        for g in tl.static_range(PRODUCTS):
+            which, heads = pairs_of(first_pair, g, kv_head, GROUP)
+            at = ((t + which) * HEADS + heads) * tl.num_programs(2) + tl.program_id(2)
+            write_part(
+                sums, tops_out, at, which < count, width, tops[g], masses[g],
+                totals[g * PIECES : (g + 1) * PIECES], EVEN)
 
 
 @triton.jit
-def merge_runs(
-    sums, tops, positions, out, out_stride, num_heads, width, max_runs, RUNS: tl.constexpr,
-    BLOCK: tl.constexpr,
+def write_part(sums, tops, at, exists, width, top, mass, totals, EVEN: tl.constexpr):
+    """Sums of eight pairs, to their places ``at`` ``[8]``."""
+    PIECES: tl.constexpr = len(totals)
+    for piece in tl.static_range(PIECES):
+        i = tl.arange(0, totals[piece].shape[0]) * PIECES + piece
+        here = exists[None, :] if EVEN else exists[None, :] & (i < width)[:, None]
+        tl.store(sums + at[None, :] * width + i[:, None], totals[piece], mask=here)
+    tl.store(tops + 2 * at, top, mask=exists)
+    tl.store(tops + 2 * at + 1, tl.sum(mass, 0), mask=exists)
+
+
+@triton.jit
+def attend_part(
+    q, q_stride, sums, tops, key_codes, key_scales, value_codes, value_scales, key_page,
+    key_scale_page, value_page, value_scale_page, positions, token_row, row_start, page_table,
+    table_stride, width, scale, programs, CODEC: tl.constexpr, EVEN: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, TOKENS: tl.constexpr, PRODUCTS: tl.constexpr,
+    N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """``BLOCK`` components of a head of one token: all its runs, ``RUNS`` at a time, in order."""
-    wait()
-    release()
+    """One token, or with ``TOKENS`` above 1 up to so many at a time of a row, which has
+    ``programs`` of them; a share of the group of one key head; one part of the context.
+
+    ``sums`` fp32 ``[T, Hq, parts, width]`` and ``tops`` fp32 ``[T, Hq, parts, 2]`` (maximum and
+    mass) are written for the parts that a token sees.
+    """
+    keys = (key_codes, key_scales, key_page, key_scale_page)
+    values = (value_codes, value_scales, value_page, value_scale_page)
+    if EVEN:
+        width = BLOCK
+    if TOKENS == 1:
+        t = tl.program_id(0).to(tl.int64)
+        position = tl.load(positions + t).to(tl.int32)
+        table = page_table + tl.load(token_row + t) * table_stride
+        attend_tokens(
+            q, q_stride, sums, tops, keys, values, table, t, 1, position, width, scale, CODEC,
+            EVEN, HEADS, KV_HEADS, TOKENS, PRODUCTS, N, BLOCK, STAGES)
+    else:
+        row = tl.program_id(0) // programs
+        begin = tl.load(row_start + row)
+        num_tokens = tl.load(row_start + row + 1) - begin
+        position = tl.load(positions + begin).to(tl.int32)
+        table = page_table + row * table_stride
+        here = tl.minimum(num_tokens, (position // PAGE + 1) * PAGE - position)
+        pieces_here = tl.cdiv(here, TOKENS)
+        num_pieces = pieces_here + tl.cdiv(num_tokens - here, TOKENS)
+        # what does not change is computed anew: registers for it would be missing within
+        for piece in tl.range(
+                tl.program_id(0) % programs, num_pieces, programs, disable_licm=True):
+            is_here = piece < pieces_here
+            first = tl.where(is_here, 0, here) + (
+                piece - tl.where(is_here, 0, pieces_here)) * TOKENS
+            count = tl.minimum(tl.where(is_here, here, num_tokens) - first, TOKENS)
+            attend_tokens(
+                q, q_stride, sums, tops, keys, values, table, (begin + first).to(tl.int64), count,
+                position + first, width, scale, CODEC, EVEN, HEADS, KV_HEADS, TOKENS, PRODUCTS, N,
+                BLOCK, STAGES)
+
+
+@triton.jit
+def merge_parts(
+    sums, tops, positions, out, out_stride, num_heads, width, max_parts, N: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """``BLOCK`` components of a head of one token: all its parts, ``PARTS`` at a time, in order."""
     t = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     live = i < width
-    num_runs = run_of(tl.load(positions + t).to(tl.int32) // PAGE) + 1
-    count = tl.num_programs(0).to(tl.int64) * num_heads * max_runs
-    base = (t * num_heads + head) * max_runs
-    top = tl.max(tl.full((RUNS,), float("-inf"), tl.float32), 0)
-    mass = tl.sum(tl.zeros((RUNS,), tl.float32), 0)
+    position = tl.load(positions + t).to(tl.int32)
+    parts = num_parts((position // PAGE + 1) * (PAGE // N), N)
+    wait()
+    release()
+    base = (t * num_heads + head) * max_parts
+    top = tl.max(tl.full((PARTS,), float("-inf"), tl.float32), 0)
+    mass = tl.sum(tl.zeros((PARTS,), tl.float32), 0)
     total = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, num_runs, RUNS):
-        run = first + tl.arange(0, RUNS)
-        seen = run < num_runs
-        tops_here = tl.load(tops + base + run, mask=seen, other=float("-inf"))
+    for first in range(0, parts, PARTS):
+        part = first + tl.arange(0, PARTS)
+        seen = part_of(part, position, N)[0] * N <= position
+        tops_here = tl.load(tops + 2 * (base + part), mask=seen, other=float("-inf"))
+        masses = tl.load(tops + 2 * (base + part) + 1, mask=seen, other=0.0)
+        at = (base + part)[:, None] * width + i[None, :]
+        here = tl.load(sums + at, mask=seen[:, None] & live[None, :], other=0.0)
         higher = tl.maximum(top, tl.max(tops_here, 0))
         faded, fresh = tl.exp2(top - higher), tl.exp2(tops_here - higher)
-        masses = tl.load(tops + count + base + run, mask=seen, other=0.0)
         mass = mass * faded + tl.sum(masses * fresh, 0)
-        at = (base + run)[:, None] * width + i[None, :]
-        parts = tl.load(sums + at, mask=seen[:, None] & live[None, :], other=0.0)
-        total = total * faded + tl.sum(parts * fresh[:, None], 0)
+        total = total * faded + tl.sum(here * fresh[:, None], 0)
         top = higher
     row = (total / mass).to(out.dtype.element_ty)
     tl.store(out + t * out_stride + head * width + i, row, mask=live)
-
-
-@triton.jit
-def attend_tile(
-    q, q_stride, out, out_stride, key_codes, key_scales, value_codes, value_scales, key_page,
-    key_scale_page, value_page, value_scale_page, positions, row_start, page_table, table_stride,
-    num_kv_heads, width, scale, CODEC: tl.constexpr, EVEN: tl.constexpr, GROUP: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-):
-    """``M`` pairs of a token and a query head of one key head, tokens of one sequence."""
-    row = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    begin = tl.load(row_start + row)
-    num_tokens = tl.load(row_start + row + 1) - begin
-    first_pair = tl.program_id(2) * M
-    if first_pair < num_tokens * GROUP:
-        pair = first_pair + tl.arange(0, M)
-        exists = pair < num_tokens * GROUP
-        t = (begin + pair // GROUP).to(tl.int64)
-        heads = kv_head * GROUP + pair % GROUP
-        i = tl.arange(0, BLOCK)
-        live = exists[:, None] & (i < width)[None, :]
-        at = heads[:, None] * width + i[None, :]
-        queries = tl.load(q + t[:, None] * q_stride + at, mask=live, other=0.0)
-        places = tl.load(positions + t, mask=exists, other=-1).to(tl.int32)
-        last = tl.max(places, 0)
-        table = page_table + row * table_stride
-        top = tl.full((M,), float("-inf"), tl.float32)
-        mass = tl.zeros((M,), tl.float32)
-        total = tl.zeros((M, BLOCK), tl.float32)
-        for first in tl.range(0, last + 1, N, num_stages=STAGES):
-            page = tl.load(table + page_of(first))
-            top, mass, total = attend_block(
-                queries, places, first, last, page, kv_head, key_codes, key_scales, value_codes,
-                value_scales, key_page, key_scale_page, value_page, value_scale_page, num_kv_heads,
-                width, scale, top, mass, total, CODEC, EVEN, N, BLOCK)
-        result = (total / tl.where(exists, mass, 1.0)[:, None]).to(out.dtype.element_ty)
-        tl.store(out + t[:, None] * out_stride + at, result, mask=live)

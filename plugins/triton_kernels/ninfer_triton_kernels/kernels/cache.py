@@ -8,6 +8,68 @@ from ninfer_triton_kernels.kernels.products import INTERPRETED
 PAGE = tl.constexpr(64)
 """Tokens of a page."""
 
+SPLIT_ASSEMBLY = tl.constexpr("""{
+.reg .b32 t;
+.reg .b16 lo, hi;
+prmt.b32 t, $2, 0, 0x3120;
+mov.b32 {lo, hi}, t;
+cvt.rn.f16x2.e4m3x2 $0, lo;
+cvt.rn.f16x2.e4m3x2 $1, hi;
+}""")
+"""Bytes 0 and 2 of a register, and bytes 1 and 3."""
+
+SPLIT_SIGNED_ASSEMBLY = tl.constexpr("""{
+.reg .b32 t, m;
+mov.b32 m, 0x64806480;
+xor.b32 t, $2, 0x80808080;
+prmt.b32 $0, t, 0x64646464, 0x4240;
+prmt.b32 $1, t, 0x64646464, 0x4341;
+sub.f16x2 $0, $0, m;
+sub.f16x2 $1, $1, m;
+}""")
+"""The same of signed bytes: 0x64 before a byte is 1024 and the byte, as fp16."""
+
+WIDEN_SIGNED_ASSEMBLY = tl.constexpr(
+    SPLIT_SIGNED_ASSEMBLY.value.replace("0x4240", "0x4140").replace("0x4341", "0x4342"))
+"""Bytes 0 and 1, and bytes 2 and 3."""
+
+
+@triton.jit
+def read_page(entry):
+    """A page's number from an entry of the table, by an instruction that the pipeliner does not
+    know for a load: a load whose result addresses other loads would take half of their stages."""
+    if INTERPRETED:
+        page = tl.load(entry)
+    else:
+        page = tl.inline_asm_elementwise(
+            "ld.global.b32 $0, [$1];", "=r,l", [entry], dtype=tl.int32, is_pure=True, pack=1)
+    return page.to(tl.int64)
+
+
+@triton.jit
+def split_pairs(pairs, CODEC: tl.constexpr):
+    """Codes of two neighbours each, as 16 bits, to fp16 of the first and of the second: single
+    bytes would be read from shared memory one by one."""
+    CODE: tl.constexpr = tl.float8e4nv if CODEC == "fp8" else tl.int8
+    if INTERPRETED:
+        first = (pairs & 255).to(tl.uint8).to(CODE, bitcast=True).to(tl.float16)
+        second = ((pairs >> 8) & 255).to(tl.uint8).to(CODE, bitcast=True).to(tl.float16)
+    else:
+        first, second = tl.inline_asm_elementwise(
+            SPLIT_ASSEMBLY if CODEC == "fp8" else SPLIT_SIGNED_ASSEMBLY, "=r,=r,r", [pairs],
+            dtype=(tl.float16, tl.float16), is_pure=True, pack=2)
+    return first, second
+
+
+@triton.jit
+def widen(codes, CODEC: tl.constexpr):
+    """Codes of ``fp8`` or ``int8`` as fp16."""
+    if CODEC == "fp8" or INTERPRETED:
+        return codes.to(tl.float16)
+    else:
+        return tl.inline_asm_elementwise(
+            WIDEN_SIGNED_ASSEMBLY, "=r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4)
+
 
 @triton.jit
 def round_to_even(x):
@@ -86,7 +148,7 @@ def load_block(
     elif CODEC == "int8":
         GROUPS: tl.constexpr = (BLOCK + 63) // 64
         g = tl.arange(0, GROUPS)
-        known = live[:, None] & (g * 64 < width)[None, :]
+        known = live[:, None] if EVEN else live[:, None] & (g * 64 < width)[None, :]
         factors = tl.load(
             base + row[:, None] * ((width + 63) // 64) + g[None, :], mask=known, other=0.0)
     else:

@@ -3,10 +3,20 @@
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.cache import PAGE, as_operand
+from ninfer_triton_kernels.kernels.cache import PAGE, as_operand, read_page
 from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.places import load_places
 from ninfer_triton_kernels.kernels.products import multiply
+
+
+@triton.jit
+def places_of(own, table, n, count, chosen, opened, block):
+    """Pages, and places in them, of the ``n``-th of ``count`` tokens: those of blocks, ``chosen``
+    tokens, then those of the open block; behind the last, the last."""
+    n = tl.minimum(n, count - 1)
+    number = read_page(own + tl.maximum(tl.minimum(n, chosen - 1), 0) // block).to(tl.int32)
+    token = tl.where(n < chosen, number * block + n % block, opened + n - chosen)
+    return read_page(table + token // PAGE), token % PAGE
 
 
 @triton.jit
@@ -37,21 +47,19 @@ def selected_attention(
     top = tl.full((M,), float("-inf"), tl.float32)
     mass = tl.zeros((M,), tl.float32)
     total = tl.zeros((M, BLOCK), tl.float32)
+    pages, places = places_of(own, table, tl.arange(0, N), count, chosen, opened, block)
     for first in tl.range(0, count, N, num_stages=STAGES):
         n = first + tl.arange(0, N)
         seen = n < count
-        number = tl.load(own + n // block, mask=n < chosen, other=0)
-        token = tl.where(n < chosen, number * block + n % block, opened + n - chosen)
-        page = tl.load(table + token // PAGE, mask=seen, other=0)
         keys, key_factors = load_places(
-            key_codes, key_scales, page, token % PAGE, key_page, key_scale_page, kv_head,
-            num_kv_heads, seen, width, CODEC, N, BLOCK)
+            key_codes, key_scales, pages, places, key_page, key_scale_page, kv_head, num_kv_heads,
+            seen, width, CODEC, N, BLOCK)
         if SHARED:
             values, value_factors = keys, key_factors
         else:
             values, value_factors = load_places(
-                value_codes, value_scales, page, token % PAGE, value_page, value_scale_page,
-                kv_head, num_kv_heads, seen, width, CODEC, N, BLOCK)
+                value_codes, value_scales, pages, places, value_page, value_scale_page, kv_head,
+                num_kv_heads, seen, width, CODEC, N, BLOCK)
         zero = tl.zeros((M, N), tl.float32)
         scores = multiply(queries, tl.trans(as_operand(keys, key_factors, CODEC)), zero) * scale
         if CODEC == "fp8":
@@ -67,5 +75,6 @@ def selected_attention(
         total = multiply(weights.to(tl.bfloat16), as_operand(values, value_factors, CODEC),
                          total * faded[:, None])
         top = higher
+        pages, places = places_of(own, table, n + N, count, chosen, opened, block)
     result = (total / mass[:, None]).to(out.dtype.element_ty)
     tl.store(out + t * out_stride + at, result, mask=live)
