@@ -217,7 +217,7 @@ class NextTokenPredictor(Protocol):
         :param batch: a :class:`~ninfer_core.state.step.StepBatch`: positions are those of
             ``hidden``; ``token_ids`` are the tokens that *follow* at each of them.
         :param hidden: ``[T, W]``, hidden states of the target model, or what an earlier call
-            returned.
+            returned, as it lies in memory.
         :return: fp32 logits ``[num_logits, N]`` of the tokens after those, and this module's own
             hidden states ``[num_logits, W]``, rows as ``batch.logit_rows``; valid until the next
             call.

@@ -30,9 +30,16 @@ Survivors = tuple[Tensor, Tensor]
 class Sampler:
     """Draws one token per row of logits."""
 
-    def likeliest(self, logits: Tensor) -> Tensor | None:
+    def likeliest(
+        self, logits: Tensor, token_ids: Tensor | None = None, *, out: Tensor | None = None,
+        least: int = INVALID,
+    ) -> Tensor | None:
         """What `sample` draws greedily for rows that are free, made within the step that makes the
-        logits, which may be captured; None where it is made when it is asked for."""
+        logits, which may be captured; None where it is made when it is asked for.
+
+        :param token_ids: int64, of the columns of ``logits``, negative for no token; None: all in
+            order. :param out: takes the tokens. :param least: 0 gives a token to rows without any.
+        """
         return None
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:

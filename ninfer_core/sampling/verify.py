@@ -64,6 +64,10 @@ class Judge(Sampler):
 
     waits = True
 
+    def is_prompt(self, row: SampleRow, vocab_size: int) -> bool:
+        """Whether `sample` draws a row, which is free, without making the host wait."""
+        return not self.waits
+
     def propose(self, logits: Tensor, rows: Sequence[SampleRow]) -> tuple[Tensor, Tensor | None]:
         """Drafts int64 ``[R]`` for fp32 logits ``[R, V]``, `INVALID` where there is none, and where
         a row is not greedy, the distributions fp64 ``[R, V]`` they are drawn from by ids."""
@@ -72,6 +76,14 @@ class Judge(Sampler):
         proposals = self.probabilities(logits, rows)
         tokens = draw(proposals, [evolve(row, purpose=Purpose.PROPOSAL) for row in rows])
         return tokens.masked_fill_(~proposals.any(-1), INVALID), proposals
+
+    def accept(self, tokens: Tensor, drafts: Tensor) -> Tensor:
+        """How many drafts of each greedy sequence are kept, int64 ``[S]``, on the device.
+
+        :param tokens: int64 ``[S, n + 1]``, what `likeliest` has made of their rows.
+        :param drafts: int64 ``[S, n]``.
+        """
+        return (tokens[:, :-1] == drafts).cumprod(-1).sum(-1)
 
     def verify(
         self, logits: Tensor, drafted: Sequence[Drafted], likeliest: Tensor | None = None

@@ -109,7 +109,7 @@ class FlashNextPredictor:
         self._layer(streams, batch)
         wanted = batch.logit_rows[: batch.num_logits]
         rows = torch.index_select(streams, 0, wanted, out=self._rows(batch.num_logits))
-        return self._head(self._final.read(streams), batch), rows
+        return self._head.of_rows(self._final.read(rows)), rows
 
 
 def spread(x: Tensor, streams: Tensor, count: int) -> None:

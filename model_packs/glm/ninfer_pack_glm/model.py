@@ -96,23 +96,22 @@ class GlmPredictor:
 
     def __init__(self, build: _Builder, embedding: Embedding, head: OutputHead) -> None:
         context, width, layer = build.context, build.config.hidden_size, "mtp/layers/0"
-        self._embedding, self._head = embedding, head
+        self._embedding = embedding
         self._input = PredictorInput(
             context, width=width, eps=build.config.rms_norm_eps, out="mtp_stream")
         self._mixer_norm = build.norm(f"{layer}/input_norm", out="normed")
         self._mixer = build.attention(layer, "mtp_latent", 0, adds=True)
         self._mlp_norm = build.norm(f"{layer}/post_attention_norm", out="normed")
         self._mlp = build.experts(layer, adds=True)
-        norm = build.norm("mtp/final_norm", out="normed")
-        self._output = PredictorOutput(context, norm, width=width)
+        norm = build.norm("mtp/final_norm", out="mtp_hidden")
+        self._output = PredictorOutput(context, norm, head, width=width)
 
     def forward(self, batch: StepBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """See `NextTokenPredictor.forward`."""
         stream = self._input(self._embedding(batch.token_ids[: batch.num_tokens]), hidden)
         self._mixer(self._mixer_norm(stream), batch, stream)
         self._mlp(self._mlp_norm(stream), stream)
-        normed, rows = self._output(stream, batch)
-        return self._head(normed, batch), rows
+        return self._output(stream, batch)
 
 
 class _Builder:

@@ -93,14 +93,33 @@ class OutputHead:
         weight = context.weight(name)
         vocab_size, width = weight.info.shape
         self._product = context.bind("linear", weight=weight, bias=None)
-        self._rows = context.buffer("head_rows", width)
+        self._wanted = WantedRows(context, width, out="head_rows")
         self._logits = torch.empty(
             (context.max_logits, vocab_size), dtype=torch.float32, device=context.device
         )
 
     def __call__(self, hidden: Tensor, batch: StepBatch) -> Tensor:
         """``[T, H]`` to fp32 ``[batch.num_logits, V]``, valid until the next call."""
-        wanted, count = batch.logit_rows[: batch.num_logits], batch.num_logits
-        rows = torch.index_select(hidden, 0, wanted, out=self._rows(count))
-        logits: Tensor = self._product(rows, self._logits[:count])
+        return self.of_rows(self._wanted(hidden, batch))
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The same for wanted rows ``[R, H]``."""
+        logits: Tensor = self._product(rows, self._logits[: rows.shape[0]])
         return logits
+
+
+class WantedRows:
+    """``[T, W]`` to the rows whose logits are wanted, ``[batch.num_logits, W]``; if those are all,
+    to itself.
+
+    :param out: name of the buffer of the result.
+    """
+
+    def __init__(self, context: BuildContext, width: int, *, out: str) -> None:
+        self._rows = context.buffer(out, width)
+
+    def __call__(self, x: Tensor, batch: StepBatch) -> Tensor:
+        count = batch.num_logits
+        if count == x.shape[0]:
+            return x
+        return torch.index_select(x, 0, batch.logit_rows[:count], out=self._rows(count))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ninfer_core.api import BuildContext
 from ninfer_core.state.step import StepBatch
-from ninfer_nn.linear import Linear
+from ninfer_nn.linear import Linear, OutputHead, WantedRows
 from ninfer_nn.norm import RMSNorm
 
 
@@ -37,11 +36,15 @@ class PredictorInput:
 
 
 class PredictorOutput:
-    """The stream ``[T, H]`` to what is normed of it and, as a copy, the rows that are wanted."""
+    """The stream ``[T, W]`` to fp32 logits of the wanted tokens, and to what is normed of them,
+    ``[batch.num_logits, W]``, which is the predictor's hidden state."""
 
-    def __init__(self, context: BuildContext, norm: RMSNorm, *, width: int) -> None:
-        self._norm, self._rows = norm, context.buffer("mtp_hidden", width)
+    def __init__(
+        self, context: BuildContext, norm: RMSNorm, head: OutputHead, *, width: int
+    ) -> None:
+        self._norm, self._head = norm, head
+        self._wanted = WantedRows(context, width, out="mtp_wanted")
 
     def __call__(self, stream: Tensor, batch: StepBatch) -> tuple[Tensor, Tensor]:
-        normed, wanted = self._norm(stream), batch.logit_rows[: batch.num_logits]
-        return normed, torch.index_select(normed, 0, wanted, out=self._rows(batch.num_logits))
+        normed = self._norm(self._wanted(stream, batch))
+        return self._head.of_rows(normed), normed

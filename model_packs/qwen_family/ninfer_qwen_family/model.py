@@ -91,20 +91,19 @@ class QwenPredictor:
 
     def __init__(self, build: QwenBuilder, embedding: Embedding, head: OutputHead) -> None:
         config, context = build.config, build.context
-        self._head, self.token_ids = build.draft_head(head)
+        head, self.token_ids = build.draft_head(head)
         self._embedding, width = embedding, config.hidden_size
         self._input = PredictorInput(
             context, width=width, eps=config.rms_norm_eps, out="stream", unit_offset=True)
         self._layer = build.layer("mtp/layers/0", build.attention("mtp/layers/0", "mtp_kv", 0))
-        norm = build.norm("mtp/final_norm", out="normed")
-        self._output = PredictorOutput(context, norm, width=width)
+        norm = build.norm("mtp/final_norm", out="mtp_hidden")
+        self._output = PredictorOutput(context, norm, head, width=width)
 
     def forward(self, batch: StepBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """See `NextTokenPredictor.forward`."""
         stream = self._input(self._embedding(batch.token_ids[: batch.num_tokens]), hidden)
         self._layer(stream, batch)
-        normed, rows = self._output(stream, batch)
-        return self._head(normed, batch), rows
+        return self._output(stream, batch)
 
 
 C = TypeVar("C", bound=QwenConfig)

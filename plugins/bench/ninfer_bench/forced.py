@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ninfer_core.sampling.sampler import INVALID
@@ -31,10 +32,19 @@ class ForcedJudge:
         verdicts = self._judge.verify(logits, drafted, likeliest)
         return [self._forced(*pair) for pair in zip(drafted, verdicts, strict=True)]
 
+    def accept(self, tokens: Tensor, drafts: Tensor) -> Tensor:
+        found = self._judge.accept(tokens, drafts)
+        counts = torch.tensor(
+            [self._count(drafts.shape[1]) for _ in range(len(drafts))], pin_memory=found.is_cuda)
+        return found.copy_(counts, non_blocking=True)
+
     def _forced(self, drafted: Drafted, verdict: Verdict) -> Verdict:
         if verdict.token == INVALID:
             return verdict
+        return Verdict(self._count(len(drafted.drafts)), verdict.token)
+
+    def _count(self, most: int) -> int:
         accepted = 0
-        while accepted < len(drafted.drafts) and self._random.random() < self._chance:
+        while accepted < most and self._random.random() < self._chance:
             accepted += 1
-        return Verdict(accepted, verdict.token)
+        return accepted

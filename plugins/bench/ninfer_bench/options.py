@@ -184,7 +184,7 @@ def _step(parser: Parser) -> None:
         "(default: none)")
     add("--eager-steps", action="store_true", default=False, help="do not capture graphs")
     add("--launches", action="store_true", default=False,
-        help="list the kernels of decode steps on a GPU, as its driver clocks them")
+        help="list the kernels of steps on a GPU, as its driver clocks them")
 
 
 def _part(text: str) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import cast
 
 import torch
 from attrs import asdict, field, frozen
@@ -13,24 +14,27 @@ from attrs import asdict, field, frozen
 from ninfer_bench.device_time import launches
 from ninfer_bench.limits import matrix_rates
 from ninfer_bench.report import Report
-from ninfer_bench.step_work import chunk_flops, kv_bytes_per_token, step_bytes
-from ninfer_bench.stepping import batch_builder, forward_of, sequences, timed, wait_for
+from ninfer_bench.step_work import chunk_flops, draft_bytes, kv_bytes_per_token, step_bytes
+from ninfer_bench.stepping import batch_builder, sequences, step_of, timed, wait_for
 from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan, titled
-from ninfer_core.api import ConfigError
+from ninfer_core.api import ConfigError, PredictingModel
 from ninfer_core.cli.console import Console
 from ninfer_core.config import EnginePlan
+from ninfer_core.engine.load import bind_judge
 from ninfer_core.state.batch import Row
+from ninfer_core.state.step import StepBatch
 
 
 @frozen
 class Measured:
     """One kind of step.
 
-    :ivar kind: ``decode``; ``prefill`` of a chunk behind a context; ``prompt``, whole, from its
-        begin. :ivar width: tokens of a row or chunk. :ivar context: tokens before the step.
+    :ivar kind: ``decode``; ``draft`` of the model's own predictor; ``prefill`` of a chunk behind a
+        context; ``prompt``, whole, from its begin.
+    :ivar width: tokens of a row or chunk. :ivar context: tokens before the step.
     :ivar tokens: of all that was timed. :ivar seconds: median.
     :ivar nbytes: that a decode step must read and write. :ivar flops: of matrix products.
-    :ivar launches: of a decode step, kernels to how often they run and seconds of it, if asked for.
+    :ivar launches: of one step, kernels to how often they run and seconds of it, if asked for.
     """
 
     kind: str
@@ -45,8 +49,8 @@ class Measured:
 
 
 def run(arguments: Namespace) -> Report:
-    """Decode and verify steps of every asked size, by graphs where there are any, then contexts
-    one by one, chunks, and whole prompts.
+    """Decode and verify steps of every asked size, and drafts where a predictor makes some, by
+    graphs where there are any; then contexts one by one, chunks, and whole prompts.
 
     :raises ConfigError: for a prompt without the size of its chunks, launches without a GPU.
     """
@@ -81,8 +85,10 @@ def _measure(synthetic: Synthetic, arguments: Namespace) -> Iterator[Measured]:
         for num_rows in arguments.rows:
             for width in arguments.widths:
                 yield _decode(synthetic, num_rows, width, context, arguments)
+            if synthetic.plan.speculator and getattr(synthetic.model, "predictor", None):
+                yield _draft(synthetic, num_rows, context, arguments)
         for chunk in arguments.prefill:
-            yield _prefill(synthetic, chunk, context)
+            yield _prefill(synthetic, chunk, context, arguments)
     for context in arguments.sweep:
         yield _decode(synthetic, 1, 1, context, arguments)
     if arguments.prompt:
@@ -97,7 +103,8 @@ def _decode(
     batches = batch_builder(plan, num_rows, tokens)
     with sequences(synthetic, num_rows, context + width) as rows:
         batch = batches.fill([row(context, width) for row in rows])
-        step = forward_of(synthetic, batch, eager=arguments.eager_steps)
+        step = step_of(
+            synthetic, batch, synthetic.model.forward, eager=arguments.eager_steps)
         seconds = timed(plan, step)
         found = launches(plan.hardware.device, step) if arguments.launches else {}
     nbytes = step_bytes(plan, num_rows, tokens, context)
@@ -105,13 +112,39 @@ def _decode(
         "decode", num_rows, width, context, tokens, seconds, nbytes, launches=found)
 
 
-def _prefill(synthetic: Synthetic, chunk: int, context: int) -> Measured:
+def _draft(
+    synthetic: Synthetic, num_rows: int, context: int, arguments: Namespace
+) -> Measured:
+    """A token of each sequence through the model's own predictor, and the likeliest that follow."""
+    plan, model = synthetic.plan, cast(PredictingModel, synthetic.model)
+    judge = bind_judge(synthetic.binder, plan.operations["vocab_size"])
+    hidden, predictor = model.hidden(num_rows), model.predictor
+
+    def draft(batch: StepBatch) -> object:
+        logits, own = predictor.forward(batch, hidden)
+        return own, judge.likeliest(logits, predictor.token_ids)
+
+    with sequences(synthetic, num_rows, context + 1) as rows:
+        batch = batch_builder(plan, num_rows, num_rows).fill([row(context, 1) for row in rows])
+        step = step_of(synthetic, batch, draft, eager=arguments.eager_steps)
+        seconds = timed(plan, step)
+        found = launches(plan.hardware.device, step) if arguments.launches else {}
+    nbytes = draft_bytes(plan, num_rows, context)
+    return Measured("draft", num_rows, 1, context, num_rows, seconds, nbytes, launches=found)
+
+
+def _prefill(
+    synthetic: Synthetic, chunk: int, context: int, arguments: Namespace
+) -> Measured:
     plan = synthetic.plan
     with sequences(synthetic, 1, context + chunk) as rows:
         batch = batch_builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
-        seconds = timed(plan, partial(synthetic.model.forward, batch))
+        read = partial(synthetic.model.forward, batch)
+        seconds = timed(plan, read)
+        found = launches(plan.hardware.device, read) if arguments.launches else {}
     flops = chunk_flops(plan, chunk, context)
-    return Measured("prefill", 1, chunk, context, chunk, seconds, flops=flops)
+    return Measured(
+        "prefill", 1, chunk, context, chunk, seconds, flops=flops, launches=found)
 
 
 def _prompt(synthetic: Synthetic, chunk: int, length: int) -> Measured:
@@ -188,7 +221,7 @@ def _report(
 def _launch_tables(measured: Sequence[Measured]) -> dict[str, list[tuple[str, ...]]]:
     """One for each step whose launches were counted."""
     return {
-        f"{each.rows} x {each.width} at {each.context}: "
+        f"{each.kind} {each.rows} x {each.width} at {each.context}: "
         f"{sum(count for count, _ in each.launches.values())} launches, "
         f"{1e3 * sum(seconds for _, seconds in each.launches.values()):.3f} ms": [
             ("kernel", "launches", "us", "us in all"),

@@ -6,14 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
+from typing import TypeVar
 
 import torch
 
 from ninfer_bench.synthetic import Synthetic
 from ninfer_core.config import EnginePlan
 from ninfer_core.engine.graphs import CapturedForward
+from ninfer_core.engine.load import can_capture
 from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
+
+T = TypeVar("T")
 
 MIN_SECONDS, MIN_RUNS, WARM_UP = 0.3, 5, 2
 
@@ -52,15 +56,16 @@ class sequences:
             self._store.close(state)
 
 
-def forward_of(
-    synthetic: Synthetic, batch: StepBatch, *, eager: bool = False
-) -> Callable[[], object]:
-    """One step of the batch, as the engine would run it: by a captured graph if all kernels may be
-    in one."""
-    safe = all(choice.spec.graph_safe for choice in synthetic.kernels)
+def step_of(
+    synthetic: Synthetic, batch: StepBatch, forward: Callable[[StepBatch], T], *,
+    eager: bool = False,
+) -> Callable[[], T]:
+    """A step of the batch, as the engine would run it: by a captured graph if all kernels may be in
+    one."""
+    safe = can_capture(synthetic.kernels)
     if synthetic.plan.hardware.device != "cuda" or not safe or eager:
-        return partial(synthetic.model.forward, batch)
-    captured = CapturedForward(synthetic.model.forward)
+        return partial(forward, batch)
+    captured = CapturedForward(forward)
     captured.capture(batch)
     return partial(captured, batch)
 

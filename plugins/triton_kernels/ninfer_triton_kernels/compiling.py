@@ -16,7 +16,7 @@ from attrs import frozen
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from ninfer_triton_kernels.bindings import cache, groups, stored
+from ninfer_triton_kernels.bindings import expert_groups, groups, prompt_attention, stored
 
 PROCESSORS = {90: 132, 120: 170, 121: 48}
 """Multiprocessors of the H200, the RTX 5090 and the DGX Spark."""
@@ -73,7 +73,10 @@ def compiling_for(capability: int) -> Iterator[dict[str, Any]]:
         mock.patch.object(groups, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(stored, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(stored, "capability", lambda device: capability),
-        mock.patch.object(cache, "capability", lambda device: capability),
+        mock.patch.object(expert_groups, "capability", lambda device: capability),
+        mock.patch.object(prompt_attention, "capability", lambda device: capability),
+        mock.patch.object(
+            prompt_attention, "num_processors", lambda device: PROCESSORS[capability]),
     ):
         yield compiled
 

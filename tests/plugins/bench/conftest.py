@@ -10,7 +10,12 @@ import pytest
 import torch
 
 from ninfer_bench import ops, stepping
+from ninfer_conformance.subject import find_subject
 from ninfer_core.cli.main import main
+from ninfer_core.plugin_host import PluginSelection, load_plugins
+from ninfer_fixtures.tiny import TinyModel, tiny_resources
+
+PACK = "ninfer_pack_qwen_dense.plugin"
 
 
 @pytest.fixture
@@ -38,3 +43,15 @@ def bench(monkeypatch, capsys) -> Callable[..., tuple[int, Any]]:
         return code, json.loads(out)
 
     return bench
+
+
+@pytest.fixture(scope="module")
+def predicting_model(tmp_path_factory):
+    """A tiny model with a predictor."""
+    report = load_plugins(PluginSelection(modules=(PACK,), names=()))
+    subject = find_subject(report, "qwen_dense")
+    tiny = TinyModel(
+        subject.model, subject.implementation.parameters(subject.config), report.registry)
+    path = tmp_path_factory.mktemp("predicting") / "tiny.ninfer"
+    tiny.write(path, tiny.random_values(), texts=tiny_resources())
+    return path

@@ -12,26 +12,12 @@ from ninfer_bench import device_time, rounds
 from ninfer_bench.device_time import clocked_steps, idle_share, launches, share_between
 from ninfer_bench.forced import ForcedJudge
 from ninfer_bench.synthetic_engine import WideTokenizer
-from ninfer_conformance.subject import find_subject
 from ninfer_core.engine.graphs import CapturedForward
-from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_core.sampling.sampler import INVALID
 from ninfer_core.sampling.verify import Drafted, Verdict
-from ninfer_fixtures.tiny import TinyModel, tiny_resources
+from ninfer_fixtures.tiny import tiny_resources
 
 PACK = "ninfer_pack_qwen_dense.plugin"
-
-
-@pytest.fixture(scope="module")
-def predicting_model(tmp_path_factory):
-    """A tiny model with a predictor."""
-    report = load_plugins(PluginSelection(modules=(PACK,), names=()))
-    subject = find_subject(report, "qwen_dense")
-    tiny = TinyModel(
-        subject.model, subject.implementation.parameters(subject.config), report.registry)
-    path = tmp_path_factory.mktemp("predicting") / "tiny.ninfer"
-    tiny.write(path, tiny.random_values(), texts=tiny_resources())
-    return path
 
 
 @pytest.mark.parametrize("sampled", [[], ["--sampled"]], ids=["likeliest", "drawn"])
@@ -65,6 +51,9 @@ class Agreeing:
     def verify(self, logits, drafted, likeliest=None):
         return [Verdict(0, INVALID if 13 in each.drafts else 7) for each in drafted]
 
+    def accept(self, tokens, drafts):
+        return torch.zeros(len(drafts), dtype=torch.int64)
+
 
 def test_forced_drafts_are_accepted_as_often_as_is_said():
     judge, many = ForcedJudge(Agreeing(), 0.7), 3000
@@ -85,6 +74,14 @@ def test_all_or_no_drafts_can_be_accepted():
     for chance, expected in ((0.0, [0, 0, 0]), (1.0, [0, 2, 5])):
         verdicts = ForcedJudge(Agreeing(), chance).verify(torch.zeros(10, 8), drafted)
         assert [each.accepted for each in verdicts] == expected
+
+
+def test_what_the_device_accepts_is_forced_alike():
+    tokens, drafts = torch.zeros(3000, 4), torch.zeros(3000, 3)
+    found = ForcedJudge(Agreeing(), 0.7).accept(tokens, drafts)
+    shares = found.bincount(minlength=4) / 3000
+    expected = torch.tensor([0.3, 0.7 * 0.3, 0.49 * 0.3, 0.343])
+    assert (shares - expected).abs().max() < 0.03
 
 
 def test_tokens_beyond_the_tokenizer_are_letters():

@@ -23,6 +23,8 @@ from ninfer_core.artifact.layouts.planar import plane_view
 from ninfer_core.plugin_host import PluginSelection, load_plugins
 from ninfer_fixtures.tiny import TinyModel, tiny_resources
 
+PACK = "ninfer_pack_qwen_dense.plugin"
+
 
 def test_steps_of_every_size_are_measured(ninfer, tiny_model, once):
     code, out, _ = ninfer(
@@ -45,6 +47,17 @@ def test_steps_of_every_size_are_measured(ninfer, tiny_model, once):
     assert list(found["flops"]) == ["float32"] and found["flops"]["float32"] > 1e8
 
 
+def test_drafts_of_a_predictor_are_measured(ninfer, predicting_model, once):
+    code, out, err = ninfer(
+        "bench", "step", predicting_model, "--rows", "1,2", "--contexts", "20", "--spec", "mtp",
+        "--json", "-p", "ninfer_bench.plugin", "-p", PACK)
+    assert code == 0, err
+    steps = json.loads(out)["steps"]
+    assert [(each["kind"], each["rows"], each["tokens"]) for each in steps] == [
+        ("decode", 1, 1), ("draft", 1, 1), ("decode", 2, 2), ("draft", 2, 2)]
+    assert all(each["seconds"] > 0 < each["nbytes"] for each in steps)
+
+
 @pytest.mark.parametrize("options, message", [
     (["--prompt", "100"], "--prompt needs --prefill"), (["--launches"], "--launches needs a GPU"),
 ])
@@ -65,7 +78,7 @@ def test_launches_are_listed_by_step():
     steps = [Measured("decode", 1, 4, 70, 4, 0.1, 5, launches={"one": (2, 3e-6), "two": (1, 1e-6)}),
              Measured("decode", 1, 1, 70, 1, 0.1, 5)]
     [(heading, rows)] = step._launch_tables(steps).items()
-    assert heading == "1 x 4 at 70: 3 launches, 0.004 ms"
+    assert heading == "decode 1 x 4 at 70: 3 launches, 0.004 ms"
     assert rows[1:] == [("one", "2", "1.50", "3.0"), ("two", "1", "1.00", "1.0")]
 
 

@@ -278,16 +278,25 @@ def gated_streams(count: int, width: int, rank: int, tokens: int) -> None:
 
 
 def sampling(size: int) -> None:
-    """Greedy tokens of a step; rows of top-k and of all tokens, with penalties; drawn drafts."""
+    """Greedy tokens of a step; rows of top-k, of all tokens and of top-p, alone and together, with
+    penalties; drawn drafts."""
     judge = bind("sampling", {"vocab_size": size})
     logits = empty(4, size, dtype=torch.float32)
     judge.likeliest(logits)
+    judge.likeliest(logits, empty(size, dtype=torch.int64))
+    tokens = empty(1, 4, dtype=torch.int64)
+    judge.accept(tokens, tokens[:, 1:])
     history = TokenHistory(size, (), "meta")
     warm = SamplingParams(temperature=0.7, top_k=20, top_p=0.8, presence_penalty=1.5)
     rows = [SampleRow(evolve(warm, top_k=k), 9, history=history, pending=(1,) * k)
             for k in (20, 0, 1, 20)]
     rows[1] = evolve(rows[1], params=evolve(rows[1].params, top_p=1.0))
-    judge.sample(logits, rows)
+    for some in (rows[:1], rows[1:2], rows):
+        judge.sample(logits[: len(some)], some)
+        judge.probabilities(logits[: len(some)], some)
+        judge.propose(logits[: len(some)], some)
+    alone = evolve(rows[0], params=evolve(warm, top_k=0))
+    judge._split(logits[:1], [alone], None, is_read=True)
     target = judge.probabilities(logits, rows)
     judge_drafts(target, [Drafted(tuple(rows), (1, 2, 3), target[:3])])
 

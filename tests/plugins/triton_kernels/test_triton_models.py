@@ -26,17 +26,6 @@ MODULES = tuple(f"ninfer_{name}.plugin" for name in
 FRAGMENTS = PACKS if torch.cuda.is_available() else ("qwen_moe",)
 """Packs with weights in 8 bits, which are laid in fragments; these are slow to interpret, and a
 model with experts has all kinds of products. The others are in bf16."""
-BY_NAME = {
-    "linear_group": "triton.linear_group_early", "linear": "triton.linear_early",
-    "swiglu": "triton.swiglu_early", "rmsnorm": "triton.rmsnorm_early",
-    "shared_moe_mlp": "triton.shared_moe_mlp_ahead",
-}
-"""Kernels that are no defaults before a card has shown them."""
-
-RUNS = [(pack, {}) for pack in PACKS]
-if torch.cuda.is_available():
-    RUNS += [(pack, BY_NAME) for pack in PACKS]
-
 STEPS = (
     # tokens, whether certain, how many of an uncertain step's are accepted
     (4, True, 0), (2, False, 1), (2, False, 0), (1, True, 0),
@@ -61,10 +50,10 @@ def kernels_for(registry, device, *, triton):
 
 @pytest.fixture(scope="module")
 def run(report, tmp_path_factory):
-    """``(pack, triton, dtype, kernels by op) -> (logits of all steps, kernels that were bound)``"""
+    """``(pack, triton, dtype) -> (logits of all steps, names of kernels that were bound)``"""
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
-    def build(name, triton, dtype, chosen):
+    def build(name, triton, dtype):
         subject, registry = find_subject(report, name), report.registry
         pack, config = subject.implementation, subject.config
         tiny = TinyModel(subject.model, pack.parameters(config), registry)
@@ -83,8 +72,7 @@ def run(report, tmp_path_factory):
             pack.states(config), registry.kv_codecs["bf16"].spec, num_pages=4, max_sequences=2,
             max_context=128, max_verify_rows=3, device=device)
         binder = Binder(
-            kernels_for(registry, device, triton=triton), registry.contracts, device=device,
-            overrides=chosen)
+            kernels_for(registry, device, triton=triton), registry.contracts, device=device)
         sizes = {"max_tokens": 64, "max_logits": 64}
         model = build_model(
             pack, config, weights=weights, store=store, binder=binder, max_context=128,
@@ -93,8 +81,8 @@ def run(report, tmp_path_factory):
         return model, store, batches, {choice.spec.name for choice in binder.choices}
 
     @torch.inference_mode()
-    def run(name, triton, dtype="bfloat16", chosen=None):
-        model, store, batches, names = build(name, triton, dtype, chosen)
+    def run(name, triton, dtype="bfloat16"):
+        model, store, batches, names = build(name, triton, dtype)
         state, frontier, logits = store.open(), 0, []
         for step, (count, certain, accepted) in enumerate(STEPS):
             store.grow(state, frontier + count)
@@ -111,10 +99,9 @@ def run(report, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("pack, chosen", RUNS)
-def test_tiny_models(pack, chosen, run):
-    actual, names = run(pack, True, chosen=chosen)
-    assert not chosen or "triton.linear_early" in names
+@pytest.mark.parametrize("pack", PACKS)
+def test_tiny_models(pack, run):
+    actual, names = run(pack, True)
     expected, exact = (run(pack, False, dtype)[0] for dtype in ("bfloat16", "float32"))
     assert not any(name.startswith("reference.") for name in names), names
     assert actual.isfinite().all()

@@ -10,7 +10,7 @@ from ninfer_core.api import KernelRequest, SamplingParams
 from ninfer_core.sampling.random import Purpose, uniform
 from ninfer_core.sampling.rows import LateMask, SampleRow, TokenHistory
 from ninfer_core.sampling.sampler import INVALID
-from ninfer_core.sampling.verify import Drafted, Verdict
+from ninfer_core.sampling.verify import Drafted, Judge, Verdict
 from ninfer_drafting.mtp import MtpSpeculator
 from ninfer_fixtures import engines
 from ninfer_triton_kernels.accepts import accept_sampling
@@ -30,6 +30,8 @@ KINDS = {
                         repetition_penalty=1.4),
     "any-penalties": evolve(WARM, presence_penalty=0.9, repetition_penalty=0.7),
     "top-p": evolve(WARM, top_p=0.6),
+    "top-p-penalties": evolve(WARM, top_p=0.7, min_p=0.01, frequency_penalty=0.5),
+    "top-p-most": evolve(WARM, top_p=0.999, temperature=2.0),
     "many": evolve(WARM, top_k=70),
 }
 
@@ -86,6 +88,30 @@ def test_tokens_are_the_references(kind, judges, some_logits, device):
     tokens, expected = (judge.sample(logits, rows) for judge in judges)
     assert tokens.tolist() == expected.tolist()
     assert logits.equal(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verdicts_of_single_rows_are_the_references(kind, judges, some_logits, device):
+    several = [Drafted((row_of(evolve(KINDS[kind], seed=i), i, device, mask=masks()[i % 2]),), ())
+               for i in range(8)]
+    logits = some_logits(8)
+    logits[5, 7] = torch.nan
+    found, expected = (judge.verify(logits, several) for judge in judges)
+    assert found == expected
+    assert found[5].token == INVALID
+
+
+@pytest.mark.parametrize("kind, asked", [("top-p", 0), ("top-p-most", 4)])
+def test_the_reference_draws_only_what_few_choices_do_not_hold(
+    kind, asked, judges, some_logits, monkeypatch
+):
+    several = [Drafted((SampleRow(evolve(KINDS[kind], seed=i), i),), ()) for i in range(4)]
+    expected, drawn = judges[1].verify(some_logits(4), several), []
+    sample = Judge.sample
+    monkeypatch.setattr(
+        Judge, "sample", lambda *args: drawn.extend(args[2]) or sample(*args))
+    assert judges[0].verify(some_logits(4), several) == expected
+    assert len(drawn) == asked
 
 
 @pytest.mark.parametrize("mask", [
@@ -153,6 +179,26 @@ def test_the_likeliest_are_what_free_greedy_rows_draw(judges, some_logits, devic
     assert judges[1].likeliest(logits) is None
 
 
+def test_the_likeliest_of_a_shortlist_are_those_of_the_vocabulary(judges, some_logits, device):
+    """Columns in any order, ties to the lower token, and columns of no token."""
+    names = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(2)).to(device)[:70]
+    logits = some_logits(6)[:, :70]
+    logits[1, 7] = torch.nan
+    logits[2], logits[2, 50] = -torch.inf, 1.0
+    logits[3, 50] = 99.0
+    names[50] = -1
+    whole = logits.new_full((6, VOCAB), -torch.inf)
+    whole[:, names[names >= 0]] = logits[:, names >= 0]
+    made = judges[0].likeliest(logits, names)
+    assert made.equal(judges[0].likeliest(whole))
+    assert made[1:3].tolist() == [INVALID, INVALID]
+    inputs = torch.full((3, 6), 7, device=device)
+    assert judges[0].likeliest(logits, names, out=inputs[1], least=0) is not None
+    assert inputs[1].equal(made.clamp(min=0))
+    assert inputs[::2].eq(7).all()
+    assert judges[1].likeliest(logits, names) is None
+
+
 @pytest.mark.parametrize("bad", [torch.nan, -torch.nan, torch.inf])
 @pytest.mark.parametrize("kind", ["greedy", "any", "top-k", "top-p"])
 def test_a_row_that_is_not_finite_fails_alone(kind, bad, judges, some_logits):
@@ -206,6 +252,19 @@ def test_drafts_are_the_references(kinds, judges, some_logits, device):
     assert (shares is None) == (expected is None) == (kinds == ["greedy"])
     if shares is not None:
         assert torch.allclose(shares, expected, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("most", [1, 3, 15])
+def test_greedy_drafts_are_kept_as_by_the_reference(most, judges, device):
+    """Also where the model says no token; drafts are columns of what the step has read."""
+    generator = torch.Generator().manual_seed(most)
+    tokens = torch.randint(-1, 2, (40, most + 1), generator=generator)
+    inputs = torch.randint(0, 2, (40, most + 1), generator=generator)
+    tokens[0, :-1] = inputs[0, 1:]
+    tokens, inputs = tokens.to(device), inputs.to(device)
+    found, expected = (judge.accept(tokens, inputs[:, 1:]) for judge in judges)
+    assert found.equal(expected)
+    assert found[0] == most and found.min() == 0
 
 
 def drafted(params, drafts, proposals=None, *, position=10, **facts):
@@ -310,10 +369,15 @@ class Drafting(MtpSpeculator):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the model of this engine is on the CPU")
-def test_engines_give_the_same_answers():
-    """Greedy and drawn requests together, with and without drafts of the model's own predictor."""
-    params = SamplingParams(), evolve(WARM, top_k=9, top_p=0.9), evolve(WARM, repetition_penalty=2)
-    requests = [engines.ask(5 + i, first=i, max_tokens=6, ignore_eos=True, sampling=each)
+@pytest.mark.parametrize(("params", "max_tokens"), [
+    ((SamplingParams(), evolve(WARM, top_k=9, top_p=0.9), evolve(WARM, repetition_penalty=2)), 6),
+    ((SamplingParams(), SamplingParams()), 25),
+    ((WARM, evolve(WARM, top_k=9, top_p=0.9)), 6), ((evolve(WARM, top_p=0.7), WARM), 6),
+])
+def test_engines_give_the_same_answers(params, max_tokens):
+    """Greedy and drawn requests, with and without drafts of the model's own predictor; what needs
+    not the host is launched ahead of it."""
+    requests = [engines.ask(5 + i, first=i, max_tokens=max_tokens, ignore_eos=True, sampling=each)
                 for i, each in enumerate(params)]
     outputs = []
     for speculator, judge in (

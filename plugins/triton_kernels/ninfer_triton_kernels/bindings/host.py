@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from attrs import evolve
+from torch import Tensor
 
 from ninfer_core.api import UnsupportedError
 from ninfer_core.artifact.weight import Weight
@@ -14,8 +16,12 @@ PAGE = 4096
 MAPPED, READ_ONLY = 2, 8
 """Flags of ``cudaHostRegister``."""
 
-_locked: list[tuple[int, int]] = []
-"""Ranges of addresses; a page can be locked once."""
+OWN_BYTES = 64 << 20
+"""Memory of that size has pages of its own, be it a view of a file or an allocation."""
+
+_locked: list[tuple[int, int, Tensor]] = []
+"""Ranges of addresses, of which a page can be locked once, and what keeps them: memory that is
+freed while it is locked would be somebody else's next."""
 
 
 def is_on_host(weight: Weight) -> bool:
@@ -23,16 +29,22 @@ def is_on_host(weight: Weight) -> bool:
     return not IS_INTERPRETED and any(plane.is_cpu for plane in weight.planes.values())
 
 
-def lock(weight: Weight) -> None:
-    """Keep a weight in host memory where a card can read it, as long as the process runs: a view
-    of a file is read whole and locked.
+def locked(weight: Weight) -> Weight:
+    """The weight in host memory where a card can read it: large planes, views of a file, are read
+    whole and locked where they are, as long as the process runs. Small ones, whose pages have other
+    things as well, are copied.
 
     :raises UnsupportedError: if the system refuses.
     """
-    planes = weight.planes.values()
-    begin = min(plane.data_ptr() for plane in planes) // PAGE * PAGE
-    end = -(-max(plane.data_ptr() + plane.nbytes for plane in planes) // PAGE) * PAGE
-    for low, high in gaps(begin, end, _locked):
+    return evolve(weight, planes={name: _locked_plane(p) for name, p in weight.planes.items()})
+
+
+def _locked_plane(plane: Tensor) -> Tensor:
+    if plane.nbytes < OWN_BYTES:
+        return torch.empty(plane.shape, dtype=plane.dtype, pin_memory=True).copy_(plane)
+    begin = plane.data_ptr() // PAGE * PAGE
+    end = -(-(plane.data_ptr() + plane.nbytes) // PAGE) * PAGE
+    for low, high in gaps(begin, end, [(low, high) for low, high, _ in _locked]):
         error = int(torch.cuda.cudart().cudaHostRegister(low, high - low, MAPPED | READ_ONLY))
         if error:
             raise UnsupportedError(
@@ -40,7 +52,8 @@ def lock(weight: Weight) -> None:
                 why=f"{high - low:,} bytes cannot be locked there (CUDA error {error})",
                 fix="raise the limit of locked memory (ulimit -l), or free memory",
             )
-        _locked.append((low, high))
+        _locked.append((low, high, plane))
+    return plane
 
 
 def gaps(begin: int, end: int, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -18,12 +18,15 @@ from ninfer_triton_kernels.kernels import sampling as kernels
 
 TINY = torch.finfo(torch.float32).tiny
 
+MOST_CHOICES = 64
+"""Tokens that a row can choose from by rank; those of top-k with more are the reference's."""
+
 
 @frozen(eq=False)
 class RowTable:
     """What is known of rows, on a device.
 
-    :ivar most: tokens that a row chooses from. :ivar held: tensors whose addresses it has.
+    :ivar most: tokens that a row chooses from by rank. :ivar held: tensors whose addresses it has.
     """
 
     table: Tensor
@@ -40,7 +43,7 @@ class RowTable:
         table = words[:begin].reshape(len(rows), -1)
         numbers, held = table.view(np.float64), list[Tensor]()
         for row, before, line, floats in zip(rows, pending, table, numbers, strict=True):
-            p, count = row.params, num_choices(row, vocab_size)
+            p, (count, is_whole) = row.params, choices(row, vocab_size)
             floats[: kernels.COUNT.value] = (
                 max(p.temperature, TINY), p.top_p, p.min_p,
                 uniform(p.seed, row.position, row.purpose) if p.temperature else 0.0,
@@ -50,8 +53,7 @@ class RowTable:
             is_barred = row.fault is not None
             is_touched = is_barred or bool(counts or mask)
             line[kernels.COUNT.value :] = (
-                count or 1, count == 0, is_touched, is_barred, counts, seen, mask, begin,
-                len(before),
+                count, is_whole, is_touched, is_barred, counts, seen, mask, begin, len(before),
             )
             words[begin : begin + len(before)] = before
             begin += len(before)
@@ -107,9 +109,15 @@ def _is_penalised(row: SampleRow) -> bool:
     return row.history is not None and penalises(row.params)
 
 
-def num_choices(row: SampleRow, vocab_size: int) -> int:
-    """0: any token."""
-    return 1 if row.params.temperature == 0 else min(row.params.top_k, vocab_size)
+def choices(row: SampleRow, vocab_size: int) -> tuple[int, bool]:
+    """How many of the best tokens are sought, and whether the mass of all tokens counts; of top-p
+    alone as many as there may be, which need not be enough."""
+    p = row.params
+    if p.temperature == 0:
+        return 1, False
+    if p.top_k:
+        return min(p.top_k, vocab_size), False
+    return min(MOST_CHOICES, vocab_size) if p.top_p < 1 else 1, True
 
 
 def _on(device: torch.device, words: np.ndarray[Any, Any]) -> Tensor:

@@ -16,22 +16,22 @@ from ninfer_core.sampling.sampler import INVALID, draw
 from ninfer_core.sampling.verify import Drafted, Judge, Verdict, match
 from ninfer_triton_kernels.bindings.launching import IS_INTERPRETED, OVERLAPPED, power
 from ninfer_triton_kernels.bindings.sample_tables import (
+    MOST_CHOICES,
     RowTable,
+    choices,
     draft_table,
     is_drawn,
-    num_choices,
 )
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import drafts as draft_kernels
 from ninfer_triton_kernels.kernels import sampling as kernels
+from ninfer_triton_kernels.kernels.likeliest import likeliest
 
 TILE, TILE_WARPS, ROW_WARPS = 512, 1, 4
 """Ids of a program, its warps, and those of one that has a whole row."""
 
-MOST_CHOICES = 64
-"""Tokens that a row of top-k may choose from here; those with more, and those of top-p alone, are
-the reference's."""
-
+WIDE_TILE, WIDE_WARPS = 2048, 4
+"""Where the best is all that is sought; sums of masses depend on the size of tiles."""
 
 def bind_sampling(request: KernelRequest) -> Judge:
     return DeviceJudge()
@@ -43,14 +43,31 @@ class DeviceJudge(Judge):
 
     waits = False
 
-    def likeliest(self, logits: Tensor) -> Tensor:
-        """What `sample` draws greedily for rows that are free; made where the logits are."""
-        return _choose(logits, None)
+    def is_prompt(self, row: SampleRow, vocab_size: int) -> bool:
+        """See `Judge.is_prompt`."""
+        return _is_own(row, vocab_size, False)
+
+    def likeliest(
+        self, logits: Tensor, token_ids: Tensor | None = None, *, out: Tensor | None = None,
+        least: int = INVALID,
+    ) -> Tensor:
+        """See `Sampler.likeliest`; made where the logits are."""
+        (count, size), device = logits.shape, logits.device
+        tokens = torch.empty(count, dtype=torch.int64, device=device) if out is None else out
+        num_tiles, tile = _tiles(size, WIDE_TILE)
+        candidates = shared("candidates", count * num_tiles, torch.int64, device)
+        arrivals = shared("row_arrivals", count, torch.int32, device)
+        is_named = token_ids is not None
+        likeliest[num_tiles, count](
+            logits, logits.stride(0), token_ids if is_named else tokens, candidates, arrivals,
+            tokens, size, num_tiles, least, is_named, tile, power(num_tiles),
+            num_warps=WIDE_WARPS, **OVERLAPPED)
+        return tokens
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         """Tokens int64 ``[R]``, as the reference's."""
         if all(map(_is_plain, rows)):
-            return _choose(logits, None)
+            return self.likeliest(logits)
         return self._split(logits, rows, None)
 
     def probabilities(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
@@ -67,6 +84,15 @@ class DeviceJudge(Judge):
         keyed = [evolve(row, purpose=Purpose.PROPOSAL) for row in rows]
         return self._split(logits, keyed, shares, by_id=True), shares
 
+    def accept(self, tokens: Tensor, drafts: Tensor) -> Tensor:
+        """See `Judge.accept`."""
+        count, num_drafts = drafts.shape
+        accepted = torch.empty(count, dtype=torch.int64, device=tokens.device)
+        draft_kernels.accept_greedy[count,](
+            tokens, tokens.stride(0), drafts, drafts.stride(0), accepted, num_drafts,
+            power(num_drafts), num_warps=1, **OVERLAPPED)
+        return accepted
+
     def verify(
         self, logits: Tensor, drafted: Sequence[Drafted], likeliest: Tensor | None = None
     ) -> list[Verdict]:
@@ -75,20 +101,32 @@ class DeviceJudge(Judge):
         if any(map(is_drawn, drafted)):
             target = _zeros(logits)
             tokens = self._split(logits, rows, target)
+            _draw_again(tokens, logits, drafted)
             found = torch.cat((tokens, judge_drafts(target, drafted).flatten()))
         elif likeliest is not None and all(map(_is_plain, rows)):
             found = likeliest
         else:
-            found = self.sample(logits, rows)
+            found = self._split(logits, rows, None, is_read=True)
         numbers: list[int] = found.tolist()
+        self._rank(logits, rows, numbers)
         return _verdicts(drafted, numbers[: len(rows)], numbers[len(rows) :])
+
+    def _rank(self, logits: Tensor, rows: Sequence[SampleRow], numbers: list[int]) -> None:
+        """Draw what could not be drawn from few choices."""
+        unranked = kernels.UNRANKED.value
+        group = [i for i, number in enumerate(numbers[: len(rows)]) if number == unranked]
+        if group:
+            drawn = super().sample(logits[group], [rows[i] for i in group]).tolist()
+            for i, token in zip(group, drawn, strict=True):
+                numbers[i] = token
 
     def _split(
         self, logits: Tensor, rows: Sequence[SampleRow], shares: Tensor | None, *,
-        by_id: bool = False,
+        by_id: bool = False, is_read: bool = False,
     ) -> Tensor:
-        """Tokens, and probabilities into ``shares``: rows that are the reference's apart."""
-        others = [i for i, row in enumerate(rows) if not _is_own(row, logits.shape[1])]
+        """Tokens, and probabilities into ``shares``: rows that are the reference's apart; with
+        ``is_read``, `kernels.UNRANKED` for those of which it turns out on the device."""
+        others = [i for i, row in enumerate(rows) if not _is_own(row, logits.shape[1], is_read)]
         if not others:
             return _draw(logits, rows, shares, by_id)
         own = [i for i in range(len(rows)) if i not in others]
@@ -112,6 +150,17 @@ class DeviceJudge(Judge):
         return super().sample(logits, rows)
 
 
+def _draw_again(tokens: Tensor, logits: Tensor, drafted: Sequence[Drafted]) -> None:
+    """What was left to the reference for the probabilities of a row of which none are asked for:
+    as without company."""
+    owned = [(row, is_drawn(each)) for each in drafted for row in each.rows]
+    group = [i for i, (row, drawn) in enumerate(owned)
+             if not drawn and _is_own(row, logits.shape[1], True)
+             and not _is_own(row, logits.shape[1], False)]
+    if group:
+        tokens[group] = _draw(logits[group], [owned[i][0] for i in group], None, False)
+
+
 def _draw(
     logits: Tensor, rows: Sequence[SampleRow], shares: Tensor | None, by_id: bool
 ) -> Tensor:
@@ -119,37 +168,30 @@ def _draw(
     return _choose(logits, table, shares, by_id=by_id)
 
 
-def _choose(
-    logits: Tensor, rows: RowTable | None, shares: Tensor | None = None, *, by_id: bool = False
-) -> Tensor:
-    """Launch; without ``rows``, what is likeliest.
-
-    :param by_id: draw in the order of ids where there are few choices, not of ranks.
-    """
+def _choose(logits: Tensor, rows: RowTable, shares: Tensor | None, *, by_id: bool) -> Tensor:
+    """Launch; ``by_id``: draw in the order of ids where there are few choices, not of ranks."""
     (count, size), device = logits.shape, logits.device
     tokens = torch.empty(count, dtype=torch.int64, device=device)
     num_tiles, tile = _tiles(size)
-    most = 1 if rows is None else power(rows.most, 1)
+    most = power(rows.most, 1)
     candidates = shared("candidates", count * num_tiles * most, torch.int64, device)
-    is_touched, is_whole = (False, False) if rows is None else (rows.is_touched, rows.is_whole)
-    changed = shared("changed_logits", count * size, torch.float32, device) if is_touched else (
-        logits)
-    masses = shared("token_masses", count * num_tiles, torch.float64, device) if is_whole else (
-        candidates)
-    table = candidates if rows is None else rows.table
-    known = logits, logits.stride(0), table, changed, candidates
+    changed, masses = logits, candidates.view(torch.float64)  # of their types, if not used
+    if rows.is_touched:
+        changed = shared("changed_logits", count * size, torch.float32, device)
+    if rows.is_whole:
+        masses = shared("token_masses", count * num_tiles, torch.float64, device)
+    known = logits, logits.stride(0), rows.table, changed, candidates
     sizes = size, num_tiles
     blocks = most, power(num_tiles), tile
     by_tile: dict[str, Any] = {"num_warps": TILE_WARPS, **OVERLAPPED}
     by_row: dict[str, Any] = {"num_warps": ROW_WARPS, **OVERLAPPED}
-    kernels.survey[num_tiles, count](*known, *sizes, rows is None, most, tile, **by_tile)
-    if is_whole:
+    kernels.survey[num_tiles, count](*known, *sizes, most, tile, **by_tile)
+    if rows.is_whole:
         kernels.weigh[num_tiles, count](*known, masses, *sizes, *blocks, **by_tile)
     given = tokens if shares is None else shares
     kernels.choose[count,](
-        *known, masses, tokens, given, *sizes, rows is None, shares is not None, by_id, *blocks,
-        **by_row)
-    if is_whole and shares is not None:
+        *known, masses, tokens, given, *sizes, shares is not None, by_id, *blocks, **by_row)
+    if rows.is_whole and shares is not None:
         kernels.spread[num_tiles, count](*known, masses, shares, *sizes, *blocks, **by_tile)
     return tokens
 
@@ -173,9 +215,9 @@ def judge_drafts(target: Tensor, drafted: Sequence[Drafted]) -> Tensor:
     return verdicts
 
 
-def _tiles(size: int) -> tuple[int, int]:
-    """How many there are, and ids of each."""
-    tile = min(TILE, power(-(-size // 3))) if IS_INTERPRETED else TILE
+def _tiles(size: int, tile: int = TILE) -> tuple[int, int]:
+    """How many there are, and ids of each: fewer for the interpreter."""
+    tile = min(tile, power(-(-size // 3))) if IS_INTERPRETED else tile
     return -(-size // tile), tile
 
 
@@ -201,6 +243,6 @@ def _is_plain(row: SampleRow) -> bool:
     return row.params.temperature == 0 and row.is_free
 
 
-def _is_own(row: SampleRow, vocab_size: int) -> bool:
-    count = num_choices(row, vocab_size)
-    return 0 < count <= MOST_CHOICES or (count == 0 and row.params.top_p >= 1)
+def _is_own(row: SampleRow, vocab_size: int, is_read: bool) -> bool:
+    count, is_whole = choices(row, vocab_size)
+    return count <= MOST_CHOICES and (is_read or count == 1 or not is_whole)

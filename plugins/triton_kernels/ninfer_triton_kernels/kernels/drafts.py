@@ -1,4 +1,5 @@
-"""Which drawn drafts are kept, and the token behind them (Leviathan, Kalman and Matias, 2023).
+"""Which drafts are kept; of drawn ones also the token behind them (Leviathan, Kalman and Matias,
+2023).
 
 A sequence of n drafts is a row of a table of 64-bit words: its first row of ``target``, n, the
 address and the stride of its proposals, the number its bonus is drawn with; then, of each draft,
@@ -9,12 +10,28 @@ import triton
 import triton.language as tl
 
 from ninfer_triton_kernels.kernels.overlap import release, wait
-from ninfer_triton_kernels.kernels.sampling import find_id, find_tile, number_at
+from ninfer_triton_kernels.kernels.sampling import find_id, find_tile, number_at, total_of
 
 FIRST, NUM_DRAFTS, PROPOSALS, STRIDE, BONUS, DRAFTS = (tl.constexpr(i) for i in range(6))
 """Of the table."""
 TOKEN, CHANCE, CORRECTION, DRAFT_COLUMNS = (tl.constexpr(i) for i in range(4))
 """Of a draft in it."""
+
+
+@triton.jit
+def accept_greedy(
+    tokens, tokens_stride, drafts, drafts_stride, accepted, num_drafts, MOST: tl.constexpr,
+):
+    """How many drafts of a sequence come before the first that is not the model's token."""
+    wait()
+    release()
+    s = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, MOST)
+    live = i < num_drafts
+    token = tl.load(tokens + s * tokens_stride + i, mask=live, other=0)
+    draft = tl.load(drafts + s * drafts_stride + i, mask=live, other=0)
+    count = tl.min(tl.where(token != draft, i, num_drafts), 0)
+    tl.store(accepted + s, count.to(tl.int64))
 
 
 @triton.jit
@@ -95,9 +112,3 @@ def draw_behind(
     token = tl.where(total_of(own, num_tiles, TILES) > 0, token, -1)
     tl.store(verdicts + 2 * s, accepted.to(tl.int64))
     tl.store(verdicts + 2 * s + 1, token.to(tl.int64))
-
-
-@triton.jit
-def total_of(masses, num_tiles, TILES: tl.constexpr):
-    tile = tl.arange(0, TILES)
-    return tl.sum(tl.load(masses + tile, mask=tile < num_tiles, other=0.0), 0)

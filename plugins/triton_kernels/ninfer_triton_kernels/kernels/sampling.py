@@ -1,9 +1,9 @@
 """Tokens from logits: penalties, masks, filters, draws.
 
 A row of logits is seen in *tiles* of ids. `survey` writes the best keys of each tile, from which
-`choose` makes those of the row. Rows that may draw any token (*whole* ones) go by masses: those of
-the tiles first, then those of the ids in one. Sums are FP64, in an order that depends on the size
-of the vocabulary alone.
+`choose` makes those of the row. Where any token may be drawn, or top-p is of all of them (*whole*
+rows), `weigh` sums the masses of tiles; where any may, the one in which it lies is searched. Sums
+are FP64, in an order that depends on the size of the vocabulary alone.
 
 What is known of a row is in a table of 64-bit words, of which some are FP64 numbers and some are
 addresses, 0 for none.
@@ -21,8 +21,11 @@ COUNT, IS_WHOLE, IS_TOUCHED, IS_BARRED = (tl.constexpr(i) for i in range(7, 11))
 COUNTS, SEEN, MASK, PENDING, NUM_PENDING = (tl.constexpr(i) for i in range(11, 16))
 COLUMNS = tl.constexpr(16)
 """Of the table: the parameters and the number that was drawn; how many of the best tokens there is
-a choice of; whether any may be drawn, whether logits change, whether nothing may be drawn; what
-changes them, and where in the table the drafts before the row are, and how many."""
+a choice of; whether the mass of all tokens counts, whether logits change, whether nothing may be
+drawn; what changes them, and where in the table the drafts before the row are, and how many."""
+
+UNRANKED = tl.constexpr(-2)
+"""In place of a token: those that top-p keeps are more than there is a choice of."""
 
 LOWEST = tl.constexpr(-0x7FFFFFFFFFFFFFFF - 1)
 LAST_ID = tl.constexpr(0x7FFFFFFF)
@@ -90,14 +93,11 @@ def adjusted_logits(x, ids, live, row, table):
 
 @triton.jit
 def survey(
-    logits, stride, table, adjusted, candidates, vocab_size, num_tiles, PLAIN: tl.constexpr,
-    MOST: tl.constexpr, TILE: tl.constexpr,
+    logits, stride, table, adjusted, candidates, vocab_size, num_tiles, MOST: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     """One tile of a row: as many of its best keys as the row can choose from, the best first, into
-    ``candidates`` ``[R, tiles, MOST]``; logits that change into ``adjusted`` ``[R, V]``.
-
-    :param PLAIN: without a table: the best key of logits as they are.
-    """
+    ``candidates`` ``[R, tiles, MOST]``; logits that change into ``adjusted`` ``[R, V]``."""
     wait()
     release()
     tile = tl.program_id(0)
@@ -106,18 +106,15 @@ def survey(
     live = ids < vocab_size
     x = tl.load(logits + r * stride + ids, mask=live, other=0.0)
     to = candidates + (r * num_tiles + tile) * MOST
-    if PLAIN:
-        tl.store(to, tl.max(tl.where(live, keys_of(x, ids), LOWEST), 0))
-    else:
-        row = table + r * COLUMNS
-        if tl.load(row + IS_TOUCHED) != 0:
-            x = adjusted_logits(x, ids, live, row, table)
-            tl.store(adjusted + r * vocab_size + ids, x, mask=live)
-        left = tl.where(live, keys_of(x, ids), LOWEST)
-        for rank in range(tl.load(row + COUNT).to(tl.int32)):
-            best = tl.max(left, 0)
-            tl.store(to + rank, best)
-            left = tl.where(left == best, LOWEST, left)
+    row = table + r * COLUMNS
+    if tl.load(row + IS_TOUCHED) != 0:
+        x = adjusted_logits(x, ids, live, row, table)
+        tl.store(adjusted + r * vocab_size + ids, x, mask=live)
+    left = tl.where(live, keys_of(x, ids), LOWEST)
+    for rank in range(tl.load(row + COUNT).to(tl.int32)):
+        best = tl.max(left, 0)
+        tl.store(to + rank, best)
+        left = tl.where(left == best, LOWEST, left)
 
 
 @triton.jit
@@ -125,7 +122,8 @@ def best_of(candidates, r, num_tiles, MOST: tl.constexpr, TILES: tl.constexpr):
     """The best key of a row."""
     tile = tl.arange(0, TILES)
     heads = candidates + (r * num_tiles + tile) * MOST
-    return tl.max(tl.load(heads, mask=tile < num_tiles, other=LOWEST), 0)
+    keys = tl.load(heads, mask=tile < num_tiles, other=LOWEST, cache_modifier=".cg")
+    return tl.max(keys, 0)
 
 
 @triton.jit
@@ -164,6 +162,13 @@ def weigh(
             weights = tile_weights(
                 logits, stride, adjusted, row, r, ids, logit_of(best), vocab_size)
             tl.store(masses + r * num_tiles + tile, tl.sum(weights, 0))
+
+
+@triton.jit
+def total_of(masses, num_tiles, TILES: tl.constexpr):
+    """Of all tiles."""
+    tile = tl.arange(0, TILES)
+    return tl.sum(tl.load(masses + tile, mask=tile < num_tiles, other=0.0), 0)
 
 
 @triton.jit
@@ -220,10 +225,10 @@ def best_keys(candidates, r, count, num_tiles, MOST: tl.constexpr, TILES: tl.con
 @triton.jit
 def choose(
     logits, stride, table, adjusted, candidates, masses, tokens, shares, vocab_size, num_tiles,
-    PLAIN: tl.constexpr, SPREAD: tl.constexpr, BY_ID: tl.constexpr, MOST: tl.constexpr,
-    TILES: tl.constexpr, TILE: tl.constexpr,
+    SPREAD: tl.constexpr, BY_ID: tl.constexpr, MOST: tl.constexpr, TILES: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """The token of one row, -1 if its logits are not finite.
+    """The token of one row, -1 if its logits are not finite, UNRANKED if it needs more choices.
 
     :param SPREAD: whether the probabilities of a row with few choices go to ``shares`` ``[R, V]``,
         which hold zeros. :param BY_ID: draw it in the order of ids, not of ranks.
@@ -233,37 +238,43 @@ def choose(
     r = tl.program_id(0).to(tl.int64)
     best = best_of(candidates, r, num_tiles, MOST, TILES)
     token = tl.where(is_finite(best), id_of(best), -1)
-    if not PLAIN:
-        row = table + r * COLUMNS
-        count = tl.load(row + COUNT).to(tl.int32)
-        number = number_at(row + NUMBER)
-        if (token >= 0) & (tl.load(row + IS_WHOLE) != 0):
-            tile, before, target = find_tile(masses + r * num_tiles, number, num_tiles, TILES)
-            ids = tile * TILE + tl.arange(0, TILE)
-            weights = tile_weights(
-                logits, stride, adjusted, row, r, ids, logit_of(best), vocab_size)
-            token = find_id(weights, ids, before, target)
-        elif (token >= 0) & (count > 1):
-            chosen = best_keys(candidates, r, count, num_tiles, MOST, TILES)
-            slot = tl.arange(0, MOST)
-            weights = weights_of(logit_of(chosen), logit_of(best), row).to(tl.float64)
-            weights = tl.where(slot < count, weights, 0.0)
-            before = tl.cumsum(weights, 0) - weights
-            reached = before >= number_at(row + TOP_P) * tl.sum(weights, 0)
-            kept = tl.where(reached & (before > 0), 0.0, weights)
-            summed = tl.cumsum(kept, 0)
-            total = tl.max(summed, 0)
-            if BY_ID:
-                token = draw_by_id(kept, id_of(chosen), number, MOST)
-            else:
-                found = tl.sum(((summed <= number * total) & (slot < count)).to(tl.int32), 0)
-                found = tl.minimum(found, count - 1)
-                token = tl.sum(tl.where(slot == found, id_of(chosen), 0), 0)
-            if SPREAD:
-                to = shares + r * vocab_size + id_of(chosen)
-                tl.store(to, kept / total, mask=slot < count)
-        elif (token >= 0) & SPREAD:
-            tl.store(shares + r * vocab_size + token, 1.0)
+    row = table + r * COLUMNS
+    count = tl.load(row + COUNT).to(tl.int32)
+    number = number_at(row + NUMBER)
+    is_whole = tl.load(row + IS_WHOLE) != 0
+    if (token >= 0) & is_whole & (count == 1):
+        tile, before, target = find_tile(masses + r * num_tiles, number, num_tiles, TILES)
+        ids = tile * TILE + tl.arange(0, TILE)
+        weights = tile_weights(
+            logits, stride, adjusted, row, r, ids, logit_of(best), vocab_size)
+        token = find_id(weights, ids, before, target)
+    elif (token >= 0) & (count > 1):
+        chosen = best_keys(candidates, r, count, num_tiles, MOST, TILES)
+        slot = tl.arange(0, MOST)
+        weights = weights_of(logit_of(chosen), logit_of(best), row).to(tl.float64)
+        weights = tl.where(slot < count, weights, 0.0)
+        before = tl.cumsum(weights, 0) - weights
+        mass = tl.sum(weights, 0)
+        if is_whole:
+            mass = total_of(masses + r * num_tiles, num_tiles, TILES)
+        reached = before >= number_at(row + TOP_P) * mass
+        kept = tl.where(reached & (before > 0), 0.0, weights)
+        summed = tl.cumsum(kept, 0)
+        total = tl.max(summed, 0)
+        if BY_ID:
+            token = draw_by_id(kept, id_of(chosen), number, MOST)
+        else:
+            found = tl.sum(((summed <= number * total) & (slot < count)).to(tl.int32), 0)
+            found = tl.minimum(found, count - 1)
+            token = tl.sum(tl.where(slot == found, id_of(chosen), 0), 0)
+        if SPREAD:
+            to = shares + r * vocab_size + id_of(chosen)
+            tl.store(to, kept / total, mask=slot < count)
+        last = tl.sum(tl.where(slot == count - 1, kept, 0.0), 0)
+        if is_whole & (last > 0) & (count < vocab_size):
+            token = tl.full((), UNRANKED, tl.int32)
+    elif (token >= 0) & SPREAD:
+        tl.store(shares + r * vocab_size + token, 1.0)
     tl.store(tokens + r, token.to(tl.int64))
 
 
