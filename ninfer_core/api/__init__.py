@@ -90,6 +90,7 @@ from ninfer_core.api.specs import (
 )
 from ninfer_core.api.speculation import (
     Advance,
+    AheadSpeculator,
     Draft,
     DraftRequest,
     Speculator,
@@ -106,7 +107,8 @@ from ninfer_core.api.tiers import (
 from ninfer_core.api.version import API_VERSION, ApiVersion
 
 __all__ = [
-    "API_VERSION", "Advance", "AffineGroup", "AmbiguityError", "AnswerPart", "ApiVersion",
+    "API_VERSION", "Advance", "AffineGroup", "AheadSpeculator", "AmbiguityError", "AnswerPart",
+    "ApiVersion",
     "ArtifactError", "BuildContext", "CallRules", "CallSyntax", "CapacityError", "CheckpointSource",
     "Claim", "CommandSpec", "ConfigError", "ConstraintCompiler", "ConstraintContext",
     "ConstraintSpec", "ContextLengthError", "Converter", "ConverterSpec", "Detection", "Draft",

@@ -20,6 +20,29 @@ class Preview:
     reason: FinishReason | None
 
 
+def settle(
+    sequence: Sequence, candidates: list[int], *, certain: bool = True,
+    reason: FinishReason | None = None, cause: Exception | None = None,
+    logprobs: tuple[TokenLogprob, ...] = (),
+) -> int:
+    """Keep and publish tokens, and return how many; the sequence has an ending then, if it ends
+    with them.
+
+    :param reason: given, without candidates, to end it where it is.
+    """
+    before = sequence.num_output
+    try:
+        kept = preview(sequence, candidates, reason)
+        if kept.token_ids:
+            accept(sequence, kept.token_ids, certain=certain)
+        publish(sequence, kept.parts, logprobs[: len(kept.token_ids)])
+        if kept.reason is not None:
+            sequence.ending = kept.reason, cause
+    except Exception as error:  # a parser or a sink at fault fails its own request only
+        sequence.ending = "error", error
+    return sequence.num_output - before
+
+
 def preview(
     sequence: Sequence, candidates: list[int], reason: FinishReason | None = None
 ) -> Preview:

@@ -21,8 +21,10 @@ from ninfer_core.api import (
     QueueTimeoutError,
     Speculator,
 )
+from ninfer_core.engine.commit import settle
 from ninfer_core.engine.constraints import constrain
-from ninfer_core.engine.execution import Execution, ModelError, settle
+from ninfer_core.engine.execution import Execution
+from ninfer_core.engine.faults import ModelError
 from ninfer_core.engine.holdings import Holdings, RequestHolding
 from ninfer_core.engine.intake import Intake
 from ninfer_core.engine.request import (
@@ -135,7 +137,7 @@ class Engine:
         self._grant(step)
         if decoding := self._present(sequences, step.decode):
             with self._blaming(decoding):
-                self._execution.decode(decoding)
+                self._execution.decode(decoding, alone=step.prefill is None)
             self._finish_ended(decoding)
         for reading in self._present(sequences, (step.prefill,)):
             with self._blaming([reading]):

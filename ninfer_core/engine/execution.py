@@ -7,25 +7,23 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ninfer_core.api import Model, NInferError, Progress, RequestError, Speculator
+from ninfer_core.api import Model, Progress, Speculator
 from ninfer_core.engine import commit
-from ninfer_core.engine.request import FinishReason, Reading, TokenLogprob
+from ninfer_core.engine.arrival import Arrival
+from ninfer_core.engine.faults import fault_of, not_finite
+from ninfer_core.engine.flights import Flights
+from ninfer_core.engine.request import Reading
 from ninfer_core.engine.residence import Residence
 from ninfer_core.engine.runner import Runner
 from ninfer_core.engine.scheduler import Limits
 from ninfer_core.engine.scoring import score_output, score_prompt
 from ninfer_core.engine.sequence import Sequence as Request
 from ninfer_core.engine.status import TokenCounts
-from ninfer_core.sampling.rows import SampleRow
 from ninfer_core.sampling.sampler import INVALID
 from ninfer_core.sampling.verify import Drafted, Judge, Verdict
 from ninfer_core.speculation.counts import DraftCounts
 from ninfer_core.speculation.round import Speculation
 from ninfer_core.state.batch import Row
-
-
-class ModelError(NInferError):
-    """The model computed nonsense."""
 
 
 class Execution:
@@ -45,6 +43,7 @@ class Execution:
         self.width = self.speculation.width
         self.drafts, self.tokens = DraftCounts(), TokenCounts()
         self._runner = Runner(model, limits, self.width, vocab_size, device, self._judge)
+        self._flights = Flights(self._runner, self._judge, self.tokens, vocab_size)
         self._residence, self._clock = residence, clock
 
     def capture(self, progress: Progress | None) -> None:
@@ -52,16 +51,33 @@ class Execution:
         self._runner.capture(progress)
         self.speculation.capture()
 
-    def decode(self, sequences: Sequence[Request]) -> None:
-        """A step, with drafts, of all of them."""
-        drafts = self._propose(sequences)
+    def decode(self, sequences: list[Request], *, alone: bool) -> None:
+        """A step, with drafts, of all of them.
+
+        :param alone: whether nothing else is to run in this cycle.
+        """
+        if self.width == 1:
+            sequences = self._flights.decode(sequences, goes_on=alone)
+        if sequences:
+            self._decode(sequences)
+
+    def _decode(self, sequences: Sequence[Request]) -> None:
+        ahead = self._drafted_ahead(sequences)
+        if ahead is None:
+            drafts = self._propose(sequences)
+            pairs = zip(sequences, drafts, strict=True)
+            known = [[each.tokens[-1], *drafted.drafts] for each, drafted in pairs]
+        else:
+            drafts, known = [], [[0] * self.width] * len(sequences)
         rows = [
-            each.step_row([each.tokens[-1], *drafted.drafts], len(drafted.rows),
-                          certain=not drafted.drafts)
-            for each, drafted in zip(sequences, drafts, strict=True)
+            each.step_row(inputs, len(inputs), certain=len(inputs) == 1)
+            for each, inputs in zip(sequences, known, strict=True)
         ]
-        logits, likeliest = self._runner.decode(rows)
-        verdicts = self._judge.verify(logits, drafts, likeliest)
+        logits, likeliest, inputs = self._runner.decode(rows, ahead)
+        if likeliest is not None and self._is_whole_round(sequences, rows):
+            drafts, verdicts = self._judge_ahead(sequences, rows, likeliest, inputs)
+        else:
+            verdicts = self._judge.verify(logits, drafts, likeliest)
         for sequence, drafted, verdict in zip(sequences, drafts, verdicts, strict=True):
             self._count(sequence, len(drafted.drafts), verdict.accepted)
         self._settle(sequences, drafts, verdicts, logits)
@@ -84,9 +100,9 @@ class Execution:
         self.tokens.replayed += end - begin - new
         if known < sequence.num_prompt and end > known:
             sequence.tell(Reading(min(end, sequence.num_prompt)))
-        kind = sequence.pass_places()
+        kind = sequence.wanted_point if new else None
         if (kind or first is not None) and not logits.isfinite().all():
-            raise _not_finite()
+            raise not_finite()
         if first is not None:
             sequence.tell(score_prompt(sequence, logits, first))
             sequence.num_scored = min(end + 1, sequence.num_prompt)
@@ -102,11 +118,42 @@ class Execution:
     def _begin_output(self, sequence: Request, logits: Tensor) -> None:
         """Draw the first token after a prompt, if any is wanted."""
         if sequence.request.max_tokens == 0:
-            return settle(sequence, [], reason="output-limit")
+            commit.settle(sequence, [], reason="output-limit")
+            return
         plain = Drafted.cut(sequence.sample_row)
         verdicts = self._judge.verify(logits, [plain])
         sequence.first_token_at = self._clock()
         self._settle([sequence], [plain], verdicts, logits)
+
+    def _drafted_ahead(self, sequences: Sequence[Request]) -> Tensor | None:
+        """Inputs of a step whose drafts the host has not seen."""
+        if not (self.speculation.drafts_ahead and all(each.is_plain for each in sequences)):
+            return None
+        most = self.width - 1
+        return self.speculation.drafted_ahead([each.draft_request(most) for each in sequences])
+
+    def _is_whole_round(self, sequences: Sequence[Request], rows: Sequence[Row]) -> bool:
+        """Whether the device can judge a step, and draft behind it."""
+        return self.speculation.drafts_ahead and all(
+            each.is_plain and len(row.token_ids) == self.width
+            for each, row in zip(sequences, rows, strict=True)
+        )
+
+    def _judge_ahead(
+        self, sequences: Sequence[Request], rows: list[Row], likeliest: Tensor, inputs: Tensor
+    ) -> tuple[list[Drafted], list[Verdict]]:
+        """What the device found, behind which it makes the next drafts meanwhile."""
+        shape = len(rows), self.width
+        tokens, inputs = likeliest.view(shape), inputs.view(shape)
+        accepted = self._judge.accept(tokens, inputs[:, 1:])
+        arrival = Arrival(torch.cat((accepted.unsqueeze(-1), tokens, inputs[:, 1:]), 1))
+        if all(each.has_room_ahead(self.width) for each in sequences):
+            self.speculation.draft_ahead(rows, tokens, accepted)
+        drafts, verdicts = [], []
+        for sequence, (count, *found) in zip(sequences, arrival.wait(), strict=True):
+            drafts.append(Drafted.cut(sequence.sample_row, found[self.width :]))
+            verdicts.append(Verdict(count, found[count]))
+        return drafts, verdicts
 
     def _propose(self, sequences: Sequence[Request]) -> list[Drafted]:
         if not self.speculation.is_on:
@@ -144,52 +191,15 @@ class Execution:
         settled = zip(sequences, drafts, verdicts, candidates, scores, strict=True)
         first_row = 0
         for sequence, drafted, verdict, tokens, logprobs in settled:
-            self.tokens.output -= sequence.num_output
-            settle(sequence, tokens, certain=not drafted.drafts, logprobs=logprobs)
-            self.tokens.output += sequence.num_output
+            self.tokens.output += commit.settle(
+                sequence, tokens, certain=not drafted.drafts, logprobs=logprobs)
             if verdict.token == INVALID and sequence.ending is None:
                 row, at = drafted.rows[verdict.accepted], first_row + verdict.accepted
-                sequence.ending = "error", _fault_of(row, logits[at])
+                sequence.ending = "error", fault_of(row, logits[at])
             first_row += len(drafted.rows)
-
-
-def settle(
-    sequence: Request, candidates: list[int], *, certain: bool = True,
-    reason: FinishReason | None = None, cause: Exception | None = None,
-    logprobs: tuple[TokenLogprob, ...] = (),
-) -> None:
-    """Keep and publish tokens; the sequence has an ending then, if it ends with them.
-
-    :param reason: given, without candidates, to end it where it is.
-    """
-    try:
-        kept = commit.preview(sequence, candidates, reason)
-        if kept.token_ids:
-            commit.accept(sequence, kept.token_ids, certain=certain)
-        commit.publish(sequence, kept.parts, logprobs[: len(kept.token_ids)])
-        if kept.reason is not None:
-            sequence.ending = kept.reason, cause
-    except Exception as error:  # a parser or a sink at fault fails its own request only
-        sequence.ending = "error", error
 
 
 def _tokens_of(drafted: Drafted, verdict: Verdict) -> list[int]:
     """What was accepted."""
     last = [] if verdict.token == INVALID else [verdict.token]
     return [*drafted.drafts[: verdict.accepted], *last]
-
-
-def _fault_of(row: SampleRow, logits: Tensor) -> Exception:
-    """Why nothing could be drawn from these logits ``[V]``."""
-    if row.fault is not None:
-        return row.fault
-    if row.mask is not None and not row.mask.any():
-        return RequestError("no token may follow", why="what the request asks for forbids them all")
-    if logits.isfinite().all():
-        return RequestError("no token can be drawn", why="its penalties leave no finite logits",
-                            fix="ask for penalties nearer to none")
-    return _not_finite()
-
-
-def _not_finite() -> ModelError:
-    return ModelError("the model failed", why="its logits are not finite")

@@ -110,7 +110,6 @@ class Residence:
         sequence.reuse = evolve(sequence.reuse, replayed_tokens=replayed)
         sequence.entered_at = sequence.state.num_tokens
         sequence.move_to(sequence.entered_at)
-        sequence.pass_places()
         self._forget(sequence)
 
     def keep(self, sequence: Sequence, kind: Kind) -> RestorePoint | None:

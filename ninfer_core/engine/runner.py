@@ -15,7 +15,9 @@ from ninfer_core.sampling.sampler import Sampler
 from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
 
-Step = tuple[Tensor, Tensor | None]
+Step = tuple[Tensor, Tensor | None, Tensor]
+"""Of a decode step: fp32 logits ``[sum of num_logits, V]``, their likeliest tokens as
+`Sampler.likeliest` gives them, and the tokens that were read; valid until the next step."""
 
 
 class Runner:
@@ -55,10 +57,16 @@ class Runner:
             if progress:
                 progress("graphs", done, len(sizes))
 
-    def decode(self, rows: list[Row]) -> Step:
-        """fp32 logits ``[sum of num_logits, V]`` and their likeliest tokens as `Sampler.likeliest`
-        gives them, valid until the next step."""
-        return self._forward(self._decode.fill(rows))
+    def decode(self, rows: list[Row], inputs: Tensor | None = None) -> Step:
+        """Run a step.
+
+        :param inputs: int64, tokens on the device in place of those that the rows name; in place
+            of `INVALID`, any.
+        """
+        batch = self._decode.fill(rows)
+        if inputs is not None:
+            torch.clamp(inputs.flatten(), min=0, out=batch.token_ids[: batch.num_tokens])
+        return self._forward(batch)
 
     def prefill(self, row: Row) -> Tensor:
         """fp32 logits ``[num_logits, V]`` of the chunk's last tokens, valid until the next step."""
@@ -66,4 +74,4 @@ class Runner:
 
     def _step(self, batch: StepBatch) -> Step:
         logits = self._model.forward(batch)[:, : self._vocab_size]
-        return logits, self._sampler.likeliest(logits)
+        return logits, self._sampler.likeliest(logits), batch.token_ids[: batch.num_tokens]

@@ -47,11 +47,11 @@ class Record:
     :ivar begin: tokens whose state is there. :ivar end: where its reading ends, of a prompt or,
         after a pause, of all it has; a running one that stands there decodes.
     :ivar split: where the next chunk must end at the latest.
-    :ivar most: tokens it has after its next decode step, at most.
+    :ivar most: tokens it has after its next decode step and what is launched behind it, at most.
     :ivar pages: that it has, or if it waits, that it will share.
     :ivar turn: cycle of its submission or of its last chunk.
     :ivar passed: how often a younger one was admitted while this one had to wait for pages.
-    :ivar scores: whether it wants logits of all that it reads.
+    :ivar scores: whether it reads a prompt of which all logits are, or were, wanted.
     """
 
     ticket: int

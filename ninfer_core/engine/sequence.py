@@ -19,11 +19,12 @@ from ninfer_core.engine.request import (
     Timings,
     Usage,
 )
-from ninfer_core.engine.scheduler import Record
+from ninfer_core.engine.scheduler import Record, num_pages
 from ninfer_core.sampling.rows import LateMask, SampleRow, TokenHistory
 from ninfer_core.speculation.counts import DraftCounts
 from ninfer_core.state.batch import Row
 from ninfer_core.state.restore_point import Kind, RestorePoint
+from ninfer_core.state.step import ROW_TOKENS
 from ninfer_core.state.store import SequenceState
 
 
@@ -35,7 +36,7 @@ class Sequence:
     :ivar content: makes what its answer is held to.
     :ivar tokens: prompt and committed output.
     :ivar last_cycle: cycle of submission or of the last prefill chunk.
-    :ivar places: where the next chunks must end, because a restore point is wanted there, in order.
+    :ivar places: where chunks must end, because a restore point is wanted there, in order.
     :ivar frontier: tokens whose state is committed; while decoding all but the last one, which is
         the first input of the next step.
     :ivar state: pages and slot, from admission to a pause or the end.
@@ -117,9 +118,28 @@ class Sequence:
         below 0."""
         return self.limit - len(self.tokens) - 1
 
+    @property
+    def is_free(self) -> bool:
+        """Whether its tokens are drawn from the logits as they are, which nobody wants to see."""
+        is_bound = self.history is not None or self.constraint is not None
+        return not is_bound and self.request.logprobs is None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its tokens are the likeliest ones."""
+        return self.is_free and self.request.sampling.temperature == 0
+
+    def has_room_ahead(self, width: int) -> bool:
+        """Whether all rows of a step of so many tokens could be kept, and the next one or its
+        drafts be launched behind them."""
+        assert self.state is not None
+        pages = num_pages(self.frontier + max(2, 2 * width - 2))
+        return self.most_drafts >= 2 * width - 1 and len(self.state.pages) >= pages
+
     def most_after_step(self, width: int) -> int:
-        """Most tokens with state after a decode step of so many."""
-        return max(self.frontier + 1, min(self.frontier + width, self.limit - 1))
+        """Most tokens with state after a decode step of so many, and what is launched behind it."""
+        most = self.frontier + max(2, 2 * width - 2)
+        return max(self.frontier + 1, min(most, self.limit - 1))
 
     def record(self, width: int, shared_pages: int = 0) -> Record:
         """What the scheduler needs to know.
@@ -128,14 +148,16 @@ class Sequence:
         :param shared_pages: that it will have at once when it is admitted.
         """
         frontier, end, running = self.frontier, self.end, self.state is not None
-        split = self.places[0][0] if self.places else end
-        if frontier < self.num_prompt < split:  # what is read again is cut as it was
-            split = self.num_prompt
+        split = next((place for place, _ in self.places if place > frontier), end)
+        is_prompt = frontier < self.num_prompt
+        if frontier < end:  # what is read again is cut as it was: its answer came of short rows
+            split = min(split, self.num_prompt if is_prompt else frontier + ROW_TOKENS)
         return Record(
             ticket=self.id, running=running, begin=frontier, end=end, split=split,
             most=self.most_after_step(width),
             pages=len(self.state.pages) if self.state is not None else shared_pages,
-            turn=self.last_cycle, passed=self.passed, scores=self.scores,
+            turn=self.last_cycle, passed=self.passed,
+            scores=is_prompt and self.request.prompt_logprobs is not None,
         )
 
     def first_unscored(self, end: int) -> int | None:
@@ -160,14 +182,10 @@ class Sequence:
         except Exception as error:
             self.ending = "error", error
 
-    def pass_places(self) -> Kind | None:
-        """The kind of restore point that is wanted where its state stands; what is behind is
-        forgotten."""
-        kind: Kind | None = None
-        while self.places and self.places[0][0] <= self.frontier:
-            place, wanted = self.places.pop(0)
-            kind = wanted if place == self.frontier else None
-        return kind
+    @property
+    def wanted_point(self) -> Kind | None:
+        """The kind of restore point that is wanted where its state stands."""
+        return next((kind for place, kind in self.places if place == self.frontier), None)
 
     def sample_row(self, pending: tuple[int, ...] = ()) -> SampleRow:
         """How the token after those there are and ``pending`` ones is drawn."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from ninfer_core.api import Advance, Draft, DraftRequest, Speculator
+from torch import Tensor
+
+from ninfer_core.api import Advance, AheadSpeculator, Draft, DraftRequest, Speculator
 from ninfer_core.sampling.verify import Drafted
+from ninfer_core.state.batch import Row
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,6 +44,20 @@ class Speculation:
         drafts = dict(zip((each.request_id for each in asked), self._ask(asked), strict=True))
         found = ((each.row, drafts.get(each.request_id, Draft())) for each in requests)
         return [Drafted.cut(row, draft.token_ids, draft.proposals) for row, draft in found]
+
+    @property
+    def drafts_ahead(self) -> bool:
+        """Whether the speculator is an `AheadSpeculator`."""
+        return hasattr(self._speculator, "draft_ahead")
+
+    def draft_ahead(self, rows: Sequence[Row], tokens: Tensor, accepted: Tensor) -> None:
+        """See `AheadSpeculator.draft_ahead`."""
+        ids = [row.sequence_id for row in rows]
+        self._call(ids, lambda s: cast(AheadSpeculator, s).draft_ahead(rows, tokens, accepted))
+
+    def drafted_ahead(self, requests: Sequence[DraftRequest]) -> Tensor | None:
+        """See `AheadSpeculator.drafted_ahead`."""
+        return self._call((), lambda s: cast(AheadSpeculator, s).drafted_ahead(requests))
 
     def advance(self, steps: Sequence[Advance]) -> None:
         """Tell the speculator what a step of the model has committed."""

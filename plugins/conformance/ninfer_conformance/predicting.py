@@ -29,7 +29,9 @@ from ninfer_conformance.watching import Watched
 from ninfer_core.api import SpeculatorContext
 from ninfer_core.engine.request import GenerationRequest
 from ninfer_core.plugin_host import load_plugins
+from ninfer_core.sampling.verify import Judge
 from ninfer_core.state.step import StepBatch
+from ninfer_fixtures.judges import Prompt
 
 _LENGTHS = (1, 5, 62, 63, 64, 65, 130, MAX_CONTEXT - 6)
 
@@ -77,6 +79,19 @@ def predicted_drafts_change_nothing(lab: Lab) -> None:
         require_same(lab, answers, expected, f"with {what} drafts")
         require_acceptance(answers, what)
         plain.require_same(watched, f"with {what} drafts", lab.tolerance)
+
+
+def drafts_made_ahead_change_nothing(lab: Lab) -> None:
+    """The same where drafts are made behind steps of which the host has seen nothing."""
+    _require_predictor(lab)
+    requests = some_requests(lab, [(length, 0.0) for length in _LENGTHS])
+    watched, judge = Watched(lab.model), Prompt()
+    expected = serve(lab, requests, speculator=_mtp(lab, Watched(lab.model)))
+    speculator = _mtp(lab, watched, judge)
+    answers = serve(lab, requests, model=watched, speculator=speculator, judge=judge)
+    require_same(lab, answers, expected, "with drafts made ahead")
+    found, wanted = ([each.end.usage for each in some] for some in (answers, expected))
+    require(found == wanted, f"with drafts made ahead: {found}, not {wanted}")
 
 
 def stop_strings_cut_predictions(lab: Lab) -> None:
@@ -172,10 +187,11 @@ def _step(lab: Lab, moves: Sequence[Move], what: str) -> None:
     lab.predict(*moves, hidden=hidden, what=what)
 
 
-def _mtp(lab: Lab, model: Any) -> Any:
+def _mtp(lab: Lab, model: Any, judge: Judge | None = None) -> Any:
     return _speculator()(SpeculatorContext(
         draft_tokens=MAX_DRAFTS, vocab_size=lab.subject.frontend.tokenizer.vocab_size, model=model,
         max_sequences=MAX_ROWS, max_tokens=MAX_TOKENS, max_context=MAX_CONTEXT, device="cpu",
+        judge=judge,
     ))
 
 
@@ -194,6 +210,6 @@ def _require_predictor(lab: Lab) -> None:
 
 CHECKS = (
     predictions_come_in_any_chunks, predictions_forget_rejected_drafts,
-    predicted_drafts_change_nothing, stop_strings_cut_predictions, drawn_drafts_do_not_meet,
-    predictions_survive_reuse,
+    predicted_drafts_change_nothing, drafts_made_ahead_change_nothing,
+    stop_strings_cut_predictions, drawn_drafts_do_not_meet, predictions_survive_reuse,
 )

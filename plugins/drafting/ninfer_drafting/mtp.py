@@ -24,6 +24,7 @@ from ninfer_core.sampling.verify import Judge
 from ninfer_core.state.batch import BatchBuilder, Row
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
 from ninfer_core.state.store import SequenceState
+from ninfer_drafting.ahead import Ahead, RoundAhead
 
 
 @frozen(eq=False)
@@ -68,8 +69,9 @@ class MtpSpeculator:
 
     Drafts of greedy requests are the likeliest tokens; others are drawn as the model's token will
     be, and come with the distribution they were drawn from. Where drawing does not make the host
-    wait, and all requests are free and far from their ends, a round's drafts follow one another on
-    the device, and the host sees them when all are there.
+    wait, drafts of requests that are free and far from their ends follow one another on the device,
+    and the host sees them when all are there; if all are greedy, that is behind the step before,
+    which the host has not seen either.
     """
 
     def __init__(self, context: SpeculatorContext) -> None:
@@ -87,7 +89,11 @@ class MtpSpeculator:
         self._is_captured = False
         self._hidden = torch.empty_like(self._model.hidden(1)).repeat(context.max_tokens, 1)
         self._forward: Callable[[StepBatch], tuple[Tensor, Tensor]] = self._predict
-        self._held = dict[int, _Held]()
+        self._ahead = RoundAhead(
+            self._model, self._batch, self._likeliest, width=self._width,
+            max_rows=self._max_rows, device=self._hidden.device,
+        )
+        self._held = dict[int, _Held | Ahead]()
 
     @torch.inference_mode()
     def capture(self) -> None:
@@ -98,10 +104,15 @@ class MtpSpeculator:
             captured.capture(self._batch.pad(num_rows, 1))
             rows = [_padding(self._width, num_logits=1)] * num_rows
             captured.capture(self._batch.fill([*rows, _padding(0)]))
+        if not self._judge.waits:
+            self._ahead.capture()
         self._forward, self._is_captured = captured, True
 
     def advance(self, steps: Sequence[Advance]) -> None:
         """Read the committed tokens; the last of each sequence is what its next drafts follow."""
+        steps = [step for step in steps if not self._was_read(step)]
+        if not steps:
+            return
         rows = [
             Row(step.request_id, step.state, step.begin, step.tokens[step.begin + 1 : step.end + 1],
                 num_logits=1)
@@ -120,25 +131,57 @@ class MtpSpeculator:
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """Drafts of all requests, each position of them in one step of the predictor; none for a
         request whose last tokens it has not read."""
-        chains = [self._begin(request) for request in requests]
-        if not self._judge.waits and all(c and self._is_plain(c.request) for c in chains):
-            return self._draft_at_once(requests)
-        going = [chain for chain in chains if chain]
+        begun = [self._begin(request) for request in requests]
+        chains = [each for each in begun if isinstance(each, _Chain)]
+        at_once = [] if self._judge.waits else [c for c in chains if self._is_plain(c.request)]
+        if at_once:
+            self._draft_at_once(at_once)
+        one_by_one = going = [chain for chain in chains if chain not in at_once]
         while going:
             self._draw(going)
-            going = [chain for chain in going if chain.wants_more]
+            going = [chain for chain in one_by_one if chain.wants_more]
             if going:
                 self._extend(going)
-        return [chain.draft if chain else Draft() for chain in chains]
+        return [each.draft if isinstance(each, _Chain) else each for each in begun]
+
+    def draft_ahead(self, rows: Sequence[Row], tokens: Tensor, accepted: Tensor) -> None:
+        """See `AheadSpeculator.draft_ahead`."""
+        inputs = self._ahead(rows, tokens, accepted)
+        for i, row in enumerate(rows):
+            self._held[row.sequence_id] = Ahead(inputs, i, row.begin)
+
+    def drafted_ahead(self, requests: Sequence[DraftRequest]) -> Tensor | None:
+        """See `AheadSpeculator.drafted_ahead`."""
+        held = [self._held.get(request.request_id) for request in requests]
+        inputs = held[0].inputs if isinstance(held[0], Ahead) else None
+        if inputs is None or len(inputs) != len(requests):
+            return None
+        for i, (each, request) in enumerate(zip(held, requests, strict=True)):
+            if not isinstance(each, Ahead) or each.inputs is not inputs or each.row != i:
+                return None
+            if each.end != len(request.tokens) - 1:
+                return None
+        return inputs
 
     def release(self, request_id: int) -> None:
         """Forget a request."""
         self._held.pop(request_id, None)
 
-    def _begin(self, request: DraftRequest) -> _Chain | None:
+    def _was_read(self, step: Advance) -> bool:
+        """Whether a step was read behind it; how far it goes is known now."""
+        held = self._held.get(step.request_id)
+        if not isinstance(held, Ahead) or held.end is not None or held.begin != step.begin:
+            return False
+        self._held[step.request_id] = evolve(held, end=step.end)
+        return True
+
+    def _begin(self, request: DraftRequest) -> _Chain | Draft:
+        """What is to be drafted, or is."""
         held = self._held.get(request.request_id)
         if held is None or held.end != len(request.tokens) - 1:
-            return None
+            return Draft()
+        if isinstance(held, Ahead):
+            return Draft(tuple(held.inputs[held.row, 1 : 1 + request.limit].tolist()))
         return _Chain(request, held.end, held.logits, held.hidden)
 
     def _is_plain(self, request: DraftRequest) -> bool:
@@ -146,16 +189,15 @@ class MtpSpeculator:
         mask forbids later in the round is cut off."""
         return request.limit == self.max_drafts and bool(request.row(()).is_free)
 
-    def _draft_at_once(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """All drafts of all requests; they end before one for which there is none."""
-        held, count = [self._held[request.request_id] for request in requests], len(requests)
-        rows = [request.row(()) for request in requests]
+    def _draft_at_once(self, chains: Sequence[_Chain]) -> None:
+        """All drafts of all of them; they end before one for which there is none."""
+        rows, count = [chain.request.row(()) for chain in chains], len(chains)
         batch = self._batch.fill([
-            Row(request.request_id, request.state, each.end, [0], num_logits=1)
-            for request, each in zip(requests, held, strict=True)
+            Row(each.request.request_id, each.request.state, each.end, [0], num_logits=1)
+            for each in chains
         ])
-        logits = torch.stack([each.logits for each in held])
-        hidden = torch.stack([each.hidden for each in held])
+        logits = torch.stack([chain.logits for chain in chains])
+        hidden = torch.stack([chain.hidden for chain in chains])
         drawn: list[tuple[Tensor, Tensor | None]] = []
         while True:
             drawn.append(self._judge.propose(self._vocabulary.spread(logits), rows))
@@ -167,7 +209,7 @@ class MtpSpeculator:
             rows = [evolve(row, position=row.position + 1) for row in rows]
             for each in (batch.positions, batch.rope_positions, batch.context_len):
                 each[..., :count].add_(1)
-        return _drafts_of(drawn, [row.params.temperature > 0 for row in rows])
+        _give(chains, drawn, [row.params.temperature > 0 for row in rows])
 
     def _draw(self, chains: Sequence[_Chain]) -> None:
         """The next token of each chain; one for which there is none is over."""
@@ -192,20 +234,26 @@ class MtpSpeculator:
         for chain, *last in zip(chains, *self._forward(self._batch.fill(rows)), strict=True):
             chain.logits, chain.hidden = last
 
+    def _likeliest(self, logits: Tensor, out: Tensor) -> None:
+        self._vocabulary.likeliest(logits, out, self._judge)
+
     def _predict(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
         """Logits of the wanted tokens and hidden states, valid until the next call."""
         return self._predictor.forward(batch, self._hidden[: batch.num_tokens])
 
 
 class _Vocabulary:
-    """Spreads logits of a shortlist over the whole vocabulary.
+    """Which tokens the predictor's logits are of.
 
-    :param token_ids: int64 ``[N]``, tokens that the logits are of; None: all, in order.
+    :param token_ids: int64 ``[N]``; None: all, in order. :param size: tokens that there are.
     """
 
     def __init__(self, token_ids: Tensor | None, size: int) -> None:
         self._token_ids, self._size = token_ids, size
-        self._width = size if token_ids is None else max(size, int(token_ids.max()) + 1)
+        self._width, self._known = size, None
+        if token_ids is not None:
+            self._width = max(size, int(token_ids.max()) + 1)
+            self._known = token_ids.masked_fill(token_ids >= size, -1)
 
     def spread(self, logits: Tensor) -> Tensor:
         """``[R, N]`` to ``[R, V]``; tokens without logits have -inf."""
@@ -214,20 +262,27 @@ class _Vocabulary:
             logits = whole.index_copy_(1, self._token_ids, logits)
         return logits[:, : self._size]
 
+    def likeliest(self, logits: Tensor, out: Tensor, judge: Judge) -> None:
+        """Tokens int64 ``[R]`` for ``[R, N]``, the first where there is none."""
+        if self._known is None:
+            logits = logits[:, : self._size]
+        tokens = judge.likeliest(logits, self._known, out=out, least=0)
+        assert tokens is not None, "the model's tokens are made within its steps"
 
-def _drafts_of(
-    drawn: Sequence[tuple[Tensor, Tensor | None]], is_warm: Sequence[bool]
-) -> list[Draft]:
-    """Of each request, from the tokens and the distributions of each place.
+
+def _give(
+    chains: Sequence[_Chain], drawn: Sequence[tuple[Tensor, Tensor | None]],
+    is_warm: Sequence[bool],
+) -> None:
+    """To each its drafts, of the tokens and the distributions of each place.
 
     :param is_warm: whether a request's tokens were drawn at random.
     """
-    tokens, drafts = torch.stack([each for each, _ in drawn]).tolist(), []
-    for i, warm in enumerate(is_warm):
+    tokens = torch.stack([each for each, _ in drawn]).tolist()
+    for i, (chain, warm) in enumerate(zip(chains, is_warm, strict=True)):
         found = tuple(takewhile(lambda token: token != INVALID, (each[i] for each in tokens)))
         shares = [each[i] for _, each in drawn[: len(found)] if each is not None and warm]
-        drafts.append(Draft(found, torch.stack(shares) if shares else None))
-    return drafts
+        chain.tokens, chain.proposals = found, shares
 
 
 def _padding(num_tokens: int, num_logits: int = 0) -> Row:

@@ -40,7 +40,9 @@ OPTIONS = st.fixed_dictionaries({
     "thinking_budget": st.sampled_from([None, None, 3]),
 })
 DRAFTING = st.sampled_from([
-    Drafting(), Drafting("mtp", 3), Drafting("mtp", 2, (True, False, False)), Drafting("ngram", 4),
+    Drafting(), Drafting(is_prompt=True), Drafting("mtp", 3, is_prompt=True),
+    Drafting("mtp", 2, (True, False, False)),
+    Drafting("mtp", 2, (True, False, False), is_prompt=True), Drafting("ngram", 4),
 ])
 LONGEST = 380
 
@@ -141,7 +143,8 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sequences)
     def step_with_a_fault(self, site, number):
         """Up to the first fault."""
-        if self.parts.speculator is None and site in ("drafts", "follow", "release"):
+        find, name = SITES[site]
+        if not hasattr(find(self.parts), name):
             return
         with failing(self.parts, site, number) as raised:
             for _ in range(10):

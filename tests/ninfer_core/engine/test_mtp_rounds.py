@@ -1,14 +1,15 @@
 """Rounds with the model's own predictor: what it reads is always what was committed, and what it
 drafts changes no greedy answer."""
 
+from collections import Counter
+
 import pytest
 import torch
 from attrs import evolve
 
 from ninfer_core.api import SamplingParams
-from ninfer_core.sampling.rows import SampleRow
-from ninfer_core.sampling.verify import Judge
 from ninfer_drafting.mtp import MtpSpeculator
+from ninfer_fixtures.judges import Prompt
 
 GREEDY = SamplingParams()
 WARM = SamplingParams(temperature=0.7, seed=7)
@@ -27,30 +28,26 @@ def mtp(kit, errs=lambda position: False, **options):
     return parts
 
 
-class Prompt(Judge):
-    """Does not make the host wait, and says within a step what is likeliest, as one on a GPU."""
-
-    waits = False
-
-    def likeliest(self, logits):
-        return self.sample(logits, [SampleRow(GREEDY, 0)] * len(logits))
-
-    def verify(self, logits, drafted, likeliest=None):
-        if likeliest is not None:
-            assert likeliest.equal(self.likeliest(logits))
-        return super().verify(logits, drafted)
-
-
 class AtOnce(MtpSpeculator):
-    """Makes drafts which the host sees when all are there; counts such rounds."""
+    """Counts rounds of which the host sees drafts when all are there: with those that are made
+    behind a step it has not seen, by how many requests they are for."""
 
     def __init__(self, context):
         super().__init__(evolve(context, judge=Prompt()))
-        self.rounds = 0
+        self.rounds, self.ahead, self.used = 0, Counter(), Counter()
 
-    def _draft_at_once(self, requests):
+    def _draft_at_once(self, chains):
         self.rounds += 1
-        return super()._draft_at_once(requests)
+        return super()._draft_at_once(chains)
+
+    def draft_ahead(self, rows, tokens, accepted):
+        self.ahead[len(rows)] += 1
+        return super().draft_ahead(rows, tokens, accepted)
+
+    def drafted_ahead(self, requests):
+        found = super().drafted_ahead(requests)
+        self.used[0 if found is None else len(requests)] += 1
+        return found
 
 
 def run(kit, parts, requests):
@@ -194,16 +191,81 @@ def test_a_failing_predictor_costs_no_request(kit, caplog):
 @pytest.mark.parametrize("drafts", [1, 3])
 @pytest.mark.parametrize("errs", [lambda position: False, lambda position: position % 3 == 0])
 def test_drafts_made_at_once_are_those_made_one_by_one(kit, drafts, errs):
-    """Greedy and drawn; also beside requests that are penalised or near their end, with which all
-    go one by one. Rounds take what the step has made."""
+    """Greedy and drawn; also beside requests that are penalised or near their end, whose drafts are
+    made one by one. Rounds take what the step has made."""
     greedy, warm = requests_of(kit), requests_of(kit, WARM)
     penalised = evolve(requests_of(kit, evolve(GREEDY, presence_penalty=1.0))[0], max_tokens=9)
     for requests in (greedy, warm, [*greedy[:3], *warm[3:6], penalised]):
         one_by_one = run(kit, mtp(kit, errs, drafts=drafts), requests)
+        parts = kit.build(speculator=AtOnce, drafts=drafts)
+        parts.model.predictor.errs = errs
+        assert run(kit, parts, requests) == one_by_one
+        assert parts.speculator.rounds > 5 and not parts.speculator.ahead
+
+
+@pytest.mark.parametrize("budget", [2, 3, 5])
+def test_how_drafts_of_one_are_drawn_is_nothing_to_the_others(kit, budget):
+    """A mask that begins within the round cuts drafts that were made at once, and not those that
+    were made one by one: so it is always the same of both."""
+    prompt = evolve(kit.ask(20).prompt, reasoning_open=True)
+    request = kit.ask(prompt=prompt, max_tokens=25, ignore_eos=True, sampling=WARM,
+                      thinking_budget=budget)
+    penalised = kit.ask(9, max_tokens=30, ignore_eos=True,
+                        sampling=SamplingParams(presence_penalty=1.0))
+    [alone], [usage] = run(kit, mtp(kit, judge=Prompt()), [request])
+    outputs, usages = run(kit, mtp(kit, judge=Prompt()), [penalised, request])
+    assert (outputs[1], usages[1]) == (alone, usage)
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 5])
+@pytest.mark.parametrize("errs", [
+    lambda position: False, lambda position: True, lambda position: position % 3 == 0])
+def test_drafts_made_behind_a_step_are_those_made_one_by_one(kit, drafts, errs):
+    """Also where requests are drawn, penalised, scored or near their ends, with which none are."""
+    greedy = [evolve(each, max_tokens=50) for each in requests_of(kit)]
+    warm = requests_of(kit, WARM)
+    penalised = evolve(requests_of(kit, evolve(GREEDY, presence_penalty=1.0))[0], max_tokens=9)
+    scored = evolve(greedy[1], logprobs=2, max_tokens=4)
+    for requests in (greedy, warm, [*greedy[:3], *warm[3:6], penalised], [*greedy[2:5], scored]):
+        one_by_one = run(kit, mtp(kit, errs, drafts=drafts), requests)
         parts = kit.build(speculator=AtOnce, drafts=drafts, judge=Prompt())
         parts.model.predictor.errs = errs
         assert run(kit, parts, requests) == one_by_one
-        assert parts.speculator.rounds > 5
+        speculator = parts.speculator
+        assert bool(speculator.ahead) == (requests is not warm)
+        if requests is greedy:
+            assert speculator.used.total() - speculator.used[0] > 3
+
+
+def test_drafts_made_behind_a_step_need_their_pages(kit):
+    """With a pool as small as it can be, they are made where they have room."""
+    requests = [evolve(each, max_tokens=40) for each in requests_of(kit)[:3]]
+    pages = sum(-(-(len(each.prompt.token_ids) + each.max_tokens) // 64) for each in requests)
+    parts = kit.build(speculator=AtOnce, judge=Prompt(), num_pages=pages)
+    outputs, _ = run(kit, parts, requests)
+    assert outputs == [kit.expected(each, each.max_tokens) for each in requests]
+    assert parts.speculator.used[3] > 2
+
+
+def test_what_was_read_behind_a_step_is_read_again_from_a_state_before_it(kit):
+    """A chunk begins where the step did."""
+    request, events = kit.ask(70, max_tokens=40, ignore_eos=True), []
+    parts = kit.build(speculator=AtOnce, judge=Prompt())
+    number = parts.engine.submit(request, events.append)
+    sequence = parts.engine._sequences[number]
+    for _ in range(5):
+        parts.engine.step()
+    parts.engine.pause(number)
+    parts.engine.step()
+    assert parts.speculator.ahead.total() > 1
+    parts.engine.pause(number)
+    cache = parts.engine.cache
+    cache.discard(max(cache.points, key=lambda point: point.num_tokens))
+    while parts.engine.step():
+        if sequence.frontier:
+            parts.model.predictor.verify(sequence.state, sequence.tokens)
+    assert events[-1].reuse.num_pauses == 2
+    assert list(events[-1].token_ids) == kit.expected(request, 40)
 
 
 def test_drafts_made_at_once_end_where_logits_are_not_finite(kit):
@@ -300,7 +362,7 @@ def lambda_of(cls):
 
 
 @pytest.mark.parametrize("speculator, drafts", [
-    (MtpSpeculator, 1), (MtpSpeculator, 3), (AtOnce, 3)])
+    (MtpSpeculator, 1), (MtpSpeculator, 3), (AtOnce, 1), (AtOnce, 3)])
 def test_captured_steps_draft_the_same(kit, speculator, drafts, monkeypatch):
     """What rounds have committed is read in steps of the sizes that were captured, by a stand-in
     for graphs which leaves out the row of padding behind it."""
@@ -319,16 +381,18 @@ def test_captured_steps_draft_the_same(kit, speculator, drafts, monkeypatch):
                 batch.num_tokens = int(batch.row_start[batch.num_rows])
             return self.forward(batch)
 
-    monkeypatch.setattr("ninfer_drafting.mtp.CapturedForward", Captured)
+    for module in ("mtp", "ahead"):
+        monkeypatch.setattr(f"ninfer_drafting.{module}.CapturedForward", Captured)
+    judge = None if speculator is MtpSpeculator else Prompt()
     requests, results, sizes, known = requests_of(kit), [], set(), []
     for captures in (False, True):
-        parts = kit.build(speculator=speculator, drafts=drafts)
+        parts = kit.build(speculator=speculator, drafts=drafts, judge=judge)
         parts.model.predictor.errs = lambda position: position % 3 == 0
         if captures:
             parts.engine._speculation.capture()
         results.append(run(kit, parts, requests))
     assert results[0] == results[1]
-    assert len(sizes) == 16
+    assert len(sizes) == (16 if judge is None else 24)
     assert known.count(True) > known.count(False)  # long chunks of prompts
 
 

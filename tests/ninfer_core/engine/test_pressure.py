@@ -99,6 +99,53 @@ def test_a_request_that_is_paused_in_its_prompt_goes_on_behind_what_it_has_read(
             assert (end.reuse.num_pauses, end.timings.prefill_tokens) == (1, 300)
 
 
+def test_what_is_read_again_is_cut_as_it_was(kit, monkeypatch):
+    """A prompt by its chunks, an answer by rows no longer than those that it came of: kernels that
+    read prompts may round otherwise."""
+    request = kit.ask(100, max_tokens=60, ignore_eos=True)
+    parts, events, read = kit.build(chunk=64, cache=False), [], []
+    forward = parts.model.forward
+
+    def noted(batch, *arguments):
+        begin, count = int(batch.context_len[0]), int(batch.row_start[1])
+        read.append((begin, begin + count))
+        return forward(batch, *arguments)
+
+    monkeypatch.setattr(parts.model, "forward", noted)
+    request_id = parts.engine.submit(request, events.append)
+    for _ in range(52):
+        parts.engine.step()
+    before = list(read)
+    parts.engine.pause(request_id)
+    parts.engine.run_until_idle()
+    again = read[len(before):]
+    assert before[:2] == again[:2] == [(0, 64), (64, 100)]
+    assert before[-1] == (149, 150)
+    assert again[2:7] == [(100, 116), (116, 128), (128, 144), (144, 150), (150, 151)]
+    assert list(events[-1].token_ids) == kit.expected(request, 60)
+
+
+@pytest.mark.parametrize("fields", [{}, {"prompt_logprobs": 1}])
+def test_a_prompt_is_read_again_in_the_chunks_that_it_was_read_in(kit, fields):
+    """Also where restore points were wanted, and logits; points are left no second time."""
+    request, events = kit.ask(300, max_tokens=9, ignore_eos=True, **fields), []
+    request = evolve(request, prompt=evolve(request.prompt, num_stable=70, marks=(140,)))
+    parts = kit.build(chunk=128, max_logits=40)
+    request_id = parts.engine.submit(request, events.append)
+    sequence = parts.engine._sequences[request_id]
+    while not sequence.num_output:
+        parts.engine.step()
+    chunks, captured = list(parts.model.steps), parts.engine.cache.statistics.captured
+    parts.engine.pause(request_id)
+    parts.engine.cache.clear()
+    while sequence.frontier < 300:
+        parts.engine.step()
+    assert parts.model.steps[len(chunks) :][: len(chunks)] == chunks
+    assert parts.engine.cache.statistics.captured == captured + 1  # of the pause
+    parts.engine.run_until_idle()
+    assert list(events[-1].token_ids) == kit.expected(request, 9)
+
+
 @pytest.mark.parametrize("cycles", range(1, 12))
 @pytest.mark.parametrize("length", [19, 64, 100])
 def test_a_speculator_is_not_told_of_decoding_while_tokens_are_read_again(kit, cycles, length):

@@ -27,6 +27,7 @@ def test_padding_ids_of_the_table_cannot_be_drawn():
         PaddingModel(), Limits(128, 2), width=1, vocab_size=5, device="cpu", sampler=Eager())
     state = SimpleNamespace(pages=[1], slot=1, replay=0)
     row = Row(1, state, 0, [3], 1)
-    logits, likeliest = runner.decode([row])
+    logits, likeliest, inputs = runner.decode([row])
     assert logits.argmax(-1).tolist() == likeliest.tolist() == [4]
+    assert inputs.tolist() == [3]
     assert runner.prefill(row).argmax(-1).tolist() == [4]

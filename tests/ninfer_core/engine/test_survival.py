@@ -10,20 +10,25 @@ from ninfer_core.engine.request import Finished, TextDelta
 from ninfer_disk_tier.tier import DiskTier
 from ninfer_drafting.mtp import MtpSpeculator
 from ninfer_fixtures.faults import SITES, Fault, failing
+from ninfer_fixtures.judges import Prompt
 from ninfer_fixtures.registered import disk_tier
 
 
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("number", [0, 1, 4])
 def test_a_fault_anywhere_costs_no_more_than_it_touches(kit, site, number):
-    """Six requests of two conversations in a small pool, one fault, and then the same again."""
-    parts = kit.build(num_pages=9, max_sequences=3, speculator=MtpSpeculator, host_pages=4)
+    """Six requests of two conversations in a small pool, three of them without anything that is
+    asked of their tokens, one fault, and then the same again."""
+    parts = kit.build(
+        num_pages=9, max_sequences=3, speculator=MtpSpeculator, host_pages=4, judge=Prompt())
     sampling = evolve(kit.ask().sampling, presence_penalty=0.5)
     requests = [
         kit.ask(90, first=i % 2, max_tokens=50 + i, ignore_eos=True, sampling=sampling,
                 min_tokens=2)
         for i in range(6)
     ]
+    for i in range(3, 6):
+        requests[i] = kit.ask(90, first=i % 2, max_tokens=50 + i, ignore_eos=True)
     with failing(parts, site, number) as raised:
         events = kit.serve(parts, *requests)
     assert raised or number, "the site is never come to"

@@ -8,6 +8,7 @@ from attrs import evolve
 from ninfer_core.engine import commit
 from ninfer_core.ops.linear.reference import RowProduct
 from ninfer_core.sampling.verify import Judge, Verdict
+from ninfer_core.state.batch import BatchBuilder
 from ninfer_core.state.codecs import Fp8Codec, Int8Codec
 from ninfer_core.state.store import StateStore
 from ninfer_fixtures.tiny import TinyModel
@@ -78,6 +79,20 @@ def credulous(verify):
     return mutant
 
 
+def trusting(accept):
+    """The same, on the device."""
+
+    def mutant(judge, tokens, drafts):
+        return accept(judge, tokens, drafts).fill_(drafts.shape[1])
+
+    return mutant
+
+
+def forgetful(fill):
+    """What steps that are launched ahead have recorded is not applied."""
+    return lambda self, rows: fill(self, [evolve(row, replay=row.replay and 0) for row in rows])
+
+
 def overrunning(preview):
     """The text stops at the stop string, the tokens do not."""
 
@@ -112,6 +127,9 @@ MUTANTS = [
     ("speculation_changes_nothing", Judge, "verify", credulous, "with wrong drafts: token"),
     ("stop_strings_cut_drafts", commit, "preview", overrunning, "not None"),
     ("predicted_drafts_change_nothing", Judge, "verify", credulous, "with own drafts: token"),
+    ("drafts_made_ahead_change_nothing", Judge, "accept", trusting, "made ahead: token"),
+    ("steps_launched_ahead_change_nothing", BatchBuilder, "fill", forgetful,
+     "launched ahead: token"),
     ("stop_strings_cut_predictions", commit, "preview", overrunning, "not None"),
     ("numbers_stay_close", Int8Codec, "decode", loud, "kv int8"),
     ("numbers_stay_close", Fp8Codec, "decode", loud, "kv fp8"),

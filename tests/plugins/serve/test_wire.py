@@ -20,7 +20,7 @@ from ninfer_core.api import (
     ToolCall,
 )
 from ninfer_core.config.launch import LaunchConfig
-from ninfer_core.engine.execution import ModelError
+from ninfer_core.engine.faults import ModelError
 from ninfer_core.engine.request import (
     Finished,
     GenerationRequest,
