@@ -75,8 +75,7 @@ class Flights:
 
     def _may_fly(self, sequence: Sequence) -> bool:
         """Whether its token can be drawn without the host."""
-        row = sequence.sample_row()
-        return sequence.is_free and self._judge.is_prompt(row, self._vocab_size)
+        return sequence.is_free and self._judge.is_prompt(sequence.sample_row(), self._vocab_size)
 
     def _launch(self, sequences: list[Sequence], behind: Flight | None) -> Flight:
         """A step, :param behind: one that gives it its inputs."""

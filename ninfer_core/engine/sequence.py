@@ -133,13 +133,12 @@ class Sequence:
         """Whether all rows of a step of so many tokens could be kept, and the next one or its
         drafts be launched behind them."""
         assert self.state is not None
-        pages = num_pages(self.frontier + max(2, 2 * width - 2))
+        pages = num_pages(self.frontier + _reach(width))
         return self.most_drafts >= 2 * width - 1 and len(self.state.pages) >= pages
 
     def most_after_step(self, width: int) -> int:
         """Most tokens with state after a decode step of so many, and what is launched behind it."""
-        most = self.frontier + max(2, 2 * width - 2)
-        return max(self.frontier + 1, min(most, self.limit - 1))
+        return max(self.frontier + 1, min(self.frontier + _reach(width), self.limit - 1))
 
     def record(self, width: int, shared_pages: int = 0) -> Record:
         """What the scheduler needs to know.
@@ -148,10 +147,11 @@ class Sequence:
         :param shared_pages: that it will have at once when it is admitted.
         """
         frontier, end, running = self.frontier, self.end, self.state is not None
-        split = next((place for place, _ in self.places if place > frontier), end)
-        is_prompt = frontier < self.num_prompt
-        if frontier < end:  # what is read again is cut as it was: its answer came of short rows
-            split = min(split, self.num_prompt if is_prompt else frontier + ROW_TOKENS)
+        is_prompt, split = frontier < self.num_prompt, end
+        if is_prompt:
+            split = next((place for place, _ in self.places if place > frontier), self.num_prompt)
+        elif frontier < end:  # read again as it came: in short rows
+            split = min(end, frontier + ROW_TOKENS)
         return Record(
             ticket=self.id, running=running, begin=frontier, end=end, split=split,
             most=self.most_after_step(width),
@@ -223,3 +223,9 @@ class Sequence:
             decoding - admitted, max(0, min(self.reached, self.num_prompt) - self.reuse.num_tokens),
             now - decoding, max(self.num_output - 1, 0), peak_sequences, peak_pages,
         )
+
+
+def _reach(width: int) -> int:
+    """Tokens behind the frontier that a decode step of so many writes, with what is launched behind
+    it: the next plain step, or drafts."""
+    return max(2, 2 * width - 2)

@@ -9,11 +9,7 @@ from torch import Tensor
 
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
-from ninfer_triton_kernels.bindings.banks import (
-    Bank,
-    Banks,
-    ExpertTile,
-)
+from ninfer_triton_kernels.bindings.banks import Bank, Banks, ExpertTile
 from ninfer_triton_kernels.bindings.expert_groups import ExpertGroups, combine_pairs
 from ninfer_triton_kernels.bindings.launching import OVERLAPPED, limit_of, power
 from ninfer_triton_kernels.bindings.matrices import FEW_TOKENS, bind_linear, bind_swiglu
