@@ -204,30 +204,56 @@ def test_the_choice_by_each_codec(codec, bind, make_state, paged_batch, randn, d
     assert torch.equal(alone, own[:9])
 
 
+def chosen_blocks(positions, block, device):
+    """Of each token another number, from one on."""
+    generator = torch.Generator().manual_seed(1)
+    blocks = torch.full((len(positions), 5), -1, dtype=torch.int32)
+    for t, p in enumerate(positions):
+        picked = torch.randperm((p + 1) // block, generator=generator)[: 1 + t % 5].sort().values
+        blocks[t, : len(picked)] = picked
+    return blocks.to(device)
+
+
+@pytest.mark.parametrize("rows", [[(60, 4), (175, 3)], [(44, 3), (140, 40)]])
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("latent", [False, True])
 @pytest.mark.parametrize("block", [2, 4, 32])
 def test_attention_to_chosen_blocks(
-    codec, latent, block, bind, make_state, paged_batch, randn, poisoned, device
+    codec, latent, block, rows, bind, make_state, paged_batch, randn, poisoned, device
 ):
+    """Of few tokens, whose own are cut into parts, and of a prompt; a token alone, and beside
+    others in as many."""
     planes, _ = make_state(codec, block, latent=latent, heads=1 if latent else 2, width=48)
     fill(planes, randn, 180, block, device)
     heads = {"num_heads": 6, "num_kv_heads": 1 if latent else 2, "head_dim": 48}
     sizes = {**heads, "scale": 0.2, "block": block}
-    rows = [(60, 4), (175, 3)]
+    positions = [first + n for first, count in rows for n in range(count)]
+    blocks, count = chosen_blocks(positions, block, device), len(positions)
+    q = randn(count, 6 * 48 + 5, seed=3)[:, 2:-3]
     batch = paged_batch(*rows, pages=3, tables=[[1, 2, 3], [6, 4, 5]])
-    generator, blocks = torch.Generator().manual_seed(1), torch.full((7, 5), -1, dtype=torch.int32)
-    for t, p in enumerate([60, 61, 62, 63, 175, 176, 177]):
-        picked = torch.randperm((p + 1) // block, generator=generator)[: 1 + t % 5].sort().values
-        blocks[t, : len(picked)] = picked
-    blocks, q = blocks.to(device), randn(7, 6 * 48 + 5, seed=3)[:, 2:-3]
     ops = bind("selected_attention", sizes, codec, planes=planes)
-    own, expected = (op(q, blocks, batch, poisoned(7, 6 * 48)) for op in ops)
+    own, expected = (op(q, blocks, batch, poisoned(count, 6 * 48)) for op in ops)
     require_close(own, expected, "attention", "bf16")
-    alone = ops[0](
-        q[4:5], blocks[4:5], paged_batch((175, 1), pages=3, tables=[[6, 4, 5]]), poisoned(1, 288)
-    )
-    assert torch.equal(alone, own[4:5])
+    alone = paged_batch(rows[1], pages=3, tables=[[6, 4, 5]])
+    last = slice(rows[0][1], None)
+    out = ops[0](q[last], blocks[last], alone, poisoned(rows[1][1], 6 * 48))
+    assert torch.equal(out, own[last])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_one_token_beside_a_company_attends_with_the_same_bits(
+    codec, bind, make_state, paged_batch, randn, poisoned, device
+):
+    planes, _ = make_state(codec, 4, width=48)
+    fill(planes, randn, 180, 4, device)
+    sizes = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 48, "scale": 0.2, "block": 4}
+    op = bind("selected_attention", sizes, codec, planes=planes)[0]
+    blocks, q = chosen_blocks(range(60, 76), 4, device), randn(16, 6 * 48, seed=3)
+    own = op(q, blocks, paged_batch((60, 16), pages=3, tables=[[1, 2, 3]]), poisoned(16, 288))
+    for t in range(16):
+        batch = paged_batch((60 + t, 1), pages=3, tables=[[1, 2, 3]])
+        one = slice(t, t + 1)
+        assert torch.equal(op(q[one], blocks[one], batch, poisoned(1, 288)), own[one])
 
 
 @pytest.mark.parametrize("codec", CODECS)

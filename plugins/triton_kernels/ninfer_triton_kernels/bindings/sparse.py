@@ -11,7 +11,7 @@ from torch import Tensor
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
 from ninfer_core.ops.slot_rows import require_tail
-from ninfer_core.state.step import StepBatch
+from ninfer_core.state.step import ROW_TOKENS, StepBatch
 from ninfer_core.state.views import PagedPlanes, SlotPlanes
 from ninfer_triton_kernels.bindings.launching import IS_INTERPRETED, OVERLAPPED, power
 from ninfer_triton_kernels.bindings.shared import shared
@@ -32,6 +32,13 @@ HEADS, STAGES = 16, 3
 ATTENDED_BYTES = 32 << 10
 """Of keys and values that it looks at together: registers hold codes decoded, and shared memory
 twice what is stored."""
+
+PARTS = 64
+"""Of what a token attends to, at most, where few tokens are asked for: one block of each on the way
+of a program."""
+
+MERGED_WIDTH, MERGE_WARPS = 64, 2
+"""Of a program that merges parts: components of a head; warps."""
 
 TOKENS, ROWS, DEPTH = 16, 64, 64
 """Tile of a product for a head."""
@@ -176,19 +183,33 @@ def bind_selected_attention(
     sizes, is_shared = request.sizes, "value" not in planes.planes
     keys, values = (_Plane(planes, "key" if is_shared else name) for name in ("key", "value"))
     width, kv_heads, block = sizes["head_dim"], sizes["num_kv_heads"], sizes["block"]
-    group = sizes["num_heads"] // kv_heads
+    num_heads, group = sizes["num_heads"], sizes["num_heads"] // kv_heads
     entry = 2 if is_shared and request.kv_codec == "bf16" else 4  # bytes of a component
     seen = max(16, min(64, ATTENDED_BYTES // (entry * power(width))))
 
     def attend(q: Tensor, blocks: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
-        table = batch.page_table
-        selected_attention.selected_attention[q.shape[0], kv_heads, -(-group // HEADS)](
-            q, q.stride(0), blocks, blocks.stride(0), out, out.stride(0), *keys.tensors,
+        num_tokens, num_blocks, table = q.shape[0], blocks.shape[1], batch.page_table
+        most = num_blocks * block + block - 1  # tokens that one attends to
+        is_parted = num_tokens <= ROW_TOKENS * batch.num_rows
+        span = -(-most // (PARTS * seen)) * seen if is_parted else most
+        parts = -(-most // span)
+        sums = tops = out
+        if is_parted:
+            count = num_tokens * num_heads * parts
+            sums = shared("attention_sums", count * width, torch.float32, q.device)
+            tops = shared("attention_tops", count * 2, torch.float32, q.device)
+        selected_attention.selected_attention[num_tokens, kv_heads * -(-group // HEADS), parts](
+            q, q.stride(0), blocks, blocks.stride(0), out, out.stride(0), sums, tops, *keys.tensors,
             *values.tensors, *keys.strides, *values.strides, batch.positions, batch.token_row,
-            table, table.stride(0), kv_heads, width, group, blocks.shape[1],
-            sizes["scale"] * log2(e), block, request.kv_codec, is_shared, power(blocks.shape[1]),
-            HEADS, seen, power(width), STAGES, num_warps=4, **OVERLAPPED,
+            table, table.stride(0), kv_heads, width, group, num_blocks, sizes["scale"] * log2(e),
+            block, span, request.kv_codec, is_shared, is_parted,
+            power(num_blocks), HEADS, seen, power(width), STAGES, num_warps=4, **OVERLAPPED,
         )
+        if is_parted:
+            selected_attention.merge_chosen[num_tokens, num_heads, -(-width // MERGED_WIDTH)](
+                sums, tops, out, out.stride(0), num_heads, width, parts, power(parts), MERGED_WIDTH,
+                num_warps=MERGE_WARPS, **OVERLAPPED,
+            )
         return out
 
     return attend
