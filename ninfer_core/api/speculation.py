@@ -115,12 +115,13 @@ class SpeculatorContext:
 
 class AheadSpeculator(Speculator, Protocol):
     """One that drafts the next round behind a step, before the host knows what came of it: the host
-    then finishes with the step, and launches the next one, while the device drafts."""
+    then launches the next one behind them, and finishes with the step while that runs."""
 
-    def draft_ahead(self, rows: Sequence[Any], tokens: Tensor, accepted: Tensor) -> None:
+    def draft_ahead(self, rows: Sequence[Any], tokens: Tensor, accepted: Tensor) -> Tensor:
         """Read what a step commits, and draft as `propose` would behind it. All of its rows are
         greedy and nothing constrains them; each brought `max_drafts` drafts, and has room for as
-        many. `advance` tells later which of them go on, and how far.
+        many. `advance` tells later which of them go on, and how far. Returns the last token and the
+        drafts of each row, int64 ``[S, max_drafts + 1]`` on the device, all within the vocabulary.
 
         :param rows: a :class:`~ninfer_core.state.batch.Row` each; of their tokens, only the places
             are known to the host. Their pages hold ``2 * max_drafts`` tokens behind the first.
@@ -131,7 +132,6 @@ class AheadSpeculator(Speculator, Protocol):
         ...
 
     def drafted_ahead(self, requests: Sequence[DraftRequest]) -> Tensor | None:
-        """The last token and the drafts of each request, int64 ``[S, max_drafts + 1]`` on the
-        device, all within the vocabulary; None unless these requests, and no others, were drafted
-        for, and read as far as they are now."""
+        """What `draft_ahead` has returned last; None unless these requests, and no others, were
+        drafted for, and read as far as they are now."""
         ...

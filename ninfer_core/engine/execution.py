@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ninfer_core.api import Model, Progress, Speculator
 from ninfer_core.engine import commit
-from ninfer_core.engine.arrival import Arrival
 from ninfer_core.engine.faults import fault_of, not_finite
 from ninfer_core.engine.flights import Flights
 from ninfer_core.engine.request import Reading
 from ninfer_core.engine.residence import Residence
+from ninfer_core.engine.rounds import Round, Rounds
 from ninfer_core.engine.runner import Runner
 from ninfer_core.engine.scheduler import Limits
 from ninfer_core.engine.scoring import score_output, score_prompt
@@ -44,6 +44,8 @@ class Execution:
         self.drafts, self.tokens = DraftCounts(), TokenCounts()
         self._runner = Runner(model, limits, self.width, vocab_size, device, self._judge)
         self._flights = Flights(self._runner, self._judge, self.tokens, vocab_size)
+        self._rounds = Rounds(
+            self._runner, self._judge, self.speculation, self.drafts, self.tokens)
         self._residence, self._clock = residence, clock
 
     def capture(self, progress: Progress | None) -> None:
@@ -56,28 +58,25 @@ class Execution:
 
         :param alone: whether nothing else is to run in this cycle.
         """
-        if self.width == 1:
-            sequences = self._flights.decode(sequences, goes_on=alone)
-        if sequences:
-            self._decode(sequences)
+        ahead = self._flights if self.width == 1 else self._rounds
+        if others := ahead.decode(sequences, goes_on=alone):
+            self._decode(others, goes_on=alone and len(others) == len(sequences))
 
-    def _decode(self, sequences: Sequence[Request]) -> None:
-        ahead = self._drafted_ahead(sequences)
-        if ahead is None:
-            drafts = self._propose(sequences)
-            pairs = zip(sequences, drafts, strict=True)
-            known = [[each.tokens[-1], *drafted.drafts] for each, drafted in pairs]
-        else:
-            drafts, known = [], [[0] * self.width] * len(sequences)
+    def _decode(self, sequences: Sequence[Request], *, goes_on: bool) -> None:
+        drafts = self._propose(sequences)
+        known = [
+            [each.tokens[-1], *drafted.drafts]
+            for each, drafted in zip(sequences, drafts, strict=True)
+        ]
         rows = [
             each.step_row(inputs, len(inputs), certain=len(inputs) == 1)
             for each, inputs in zip(sequences, known, strict=True)
         ]
-        logits, likeliest, inputs = self._runner.decode(rows, ahead)
-        if likeliest is not None and self._is_whole_round(sequences, rows):
-            drafts, verdicts = self._judge_ahead(sequences, rows, likeliest, inputs)
-        else:
-            verdicts = self._judge.verify(logits, drafts, likeliest)
+        logits, likeliest, inputs = self._runner.decode(rows)
+        if likeliest is not None and self._rounds.takes(sequences, rows):
+            found = Round.of(sequences, likeliest, inputs)
+            return self._rounds.settle(found, sequences, goes_on=goes_on)
+        verdicts = self._judge.verify(logits, drafts, likeliest)
         for sequence, drafted, verdict in zip(sequences, drafts, verdicts, strict=True):
             self._count(sequence, len(drafted.drafts), verdict.accepted)
         self._settle(sequences, drafts, verdicts, logits)
@@ -90,6 +89,7 @@ class Execution:
 
         :raises ModelError: if logits at a restore point, or that are asked for, are not finite.
         """
+        self._rounds.drop()
         begin, first = sequence.frontier, sequence.first_unscored(end)
         wanted = 1 if first is None else end - first
         logits = self._runner.prefill(sequence.step_row(sequence.tokens[begin:end], wanted))
@@ -124,36 +124,6 @@ class Execution:
         verdicts = self._judge.verify(logits, [plain])
         sequence.first_token_at = self._clock()
         self._settle([sequence], [plain], verdicts, logits)
-
-    def _drafted_ahead(self, sequences: Sequence[Request]) -> Tensor | None:
-        """Inputs of a step whose drafts the host has not seen."""
-        if not (self.speculation.drafts_ahead and all(each.is_plain for each in sequences)):
-            return None
-        most = self.width - 1
-        return self.speculation.drafted_ahead([each.draft_request(most) for each in sequences])
-
-    def _is_whole_round(self, sequences: Sequence[Request], rows: Sequence[Row]) -> bool:
-        """Whether the device can judge a step, and draft behind it."""
-        return self.speculation.drafts_ahead and all(
-            each.is_plain and len(row.token_ids) == self.width
-            for each, row in zip(sequences, rows, strict=True)
-        )
-
-    def _judge_ahead(
-        self, sequences: Sequence[Request], rows: list[Row], likeliest: Tensor, inputs: Tensor
-    ) -> tuple[list[Drafted], list[Verdict]]:
-        """What the device found, behind which it makes the next drafts meanwhile."""
-        shape = len(rows), self.width
-        tokens, inputs = likeliest.view(shape), inputs.view(shape)
-        accepted = self._judge.accept(tokens, inputs[:, 1:])
-        arrival = Arrival(torch.cat((accepted.unsqueeze(-1), tokens, inputs[:, 1:]), 1))
-        if all(each.has_room_ahead(self.width) for each in sequences):
-            self.speculation.draft_ahead(rows, tokens, accepted)
-        drafts, verdicts = [], []
-        for sequence, (count, *found) in zip(sequences, arrival.wait(), strict=True):
-            drafts.append(Drafted.cut(sequence.sample_row, found[self.width :]))
-            verdicts.append(Verdict(count, found[count]))
-        return drafts, verdicts
 
     def _propose(self, sequences: Sequence[Request]) -> list[Drafted]:
         if not self.speculation.is_on:

@@ -16,25 +16,26 @@ from ninfer_core.sampling.verify import Judge
 from ninfer_core.state.batch import Row
 from ninfer_core.state.store import SequenceState
 
+Members = list[tuple[Sequence, SequenceState]]
+"""Requests of a step, and their states."""
+
+
+def is_member(sequence: Sequence, members: Members) -> bool:
+    """Whether a step of these has the next token of a request, as that stands."""
+    return any(each is sequence and state is sequence.state for each, state in members)
+
 
 @frozen(eq=False)
 class Flight:
     """A step whose tokens the host has not seen.
 
-    :ivar members: requests and their states. :ivar tokens: int64 ``[R]`` on the device.
-    :ivar certain: whether its inputs are for sure.
+    :ivar tokens: int64 ``[R]`` on the device. :ivar certain: whether its inputs are for sure.
     """
 
-    members: list[tuple[Sequence, SequenceState]]
+    members: Members
     tokens: Tensor
     arrival: Arrival
     certain: bool
-
-    def carries(self, sequence: Sequence) -> bool:
-        """Whether it has the next token of a request, as that stands."""
-        return any(
-            each is sequence and state is sequence.state for each, state in self.members
-        )
 
 
 class Flights:
@@ -61,7 +62,7 @@ class Flights:
         :param goes_on: whether nothing but the next such step follows, as far as can be seen.
         """
         flight, self._flight = self._flight, None
-        flying = [each for each in sequences if flight is not None and flight.carries(each)]
+        flying = [each for each in sequences if flight and is_member(each, flight.members)]
         if not flying:
             if not all(map(self._may_fly, sequences)):
                 return sequences

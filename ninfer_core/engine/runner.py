@@ -57,15 +57,20 @@ class Runner:
             if progress:
                 progress("graphs", done, len(sizes))
 
-    def decode(self, rows: list[Row], inputs: Tensor | None = None) -> Step:
+    def decode(
+        self, rows: list[Row], inputs: Tensor | None = None, later: Tensor | None = None
+    ) -> Step:
         """Run a step.
 
         :param inputs: int64, tokens on the device in place of those that the rows name; in place
             of `INVALID`, any.
+        :param later: as of `StepBatch.move`, if the host does not know where the rows begin.
         """
         batch = self._decode.fill(rows)
         if inputs is not None:
             torch.clamp(inputs.flatten(), min=0, out=batch.token_ids[: batch.num_tokens])
+        if later is not None:
+            batch.move(later)
         return self._forward(batch)
 
     def prefill(self, row: Row) -> Tensor:

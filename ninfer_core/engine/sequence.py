@@ -130,15 +130,15 @@ class Sequence:
         return self.is_free and self.request.sampling.temperature == 0
 
     def has_room_ahead(self, width: int) -> bool:
-        """Whether all rows of a step of so many tokens could be kept, and the next one or its
-        drafts be launched behind them."""
+        """Whether all rows of a step of so many tokens could be kept, and the next one be launched
+        behind them."""
         assert self.state is not None
-        pages = num_pages(self.frontier + _reach(width))
+        pages = num_pages(self.frontier + 2 * width)
         return self.most_drafts >= 2 * width - 1 and len(self.state.pages) >= pages
 
     def most_after_step(self, width: int) -> int:
         """Most tokens with state after a decode step of so many, and what is launched behind it."""
-        return max(self.frontier + 1, min(self.frontier + _reach(width), self.limit - 1))
+        return max(self.frontier + 1, min(self.frontier + 2 * width, self.limit - 1))
 
     def record(self, width: int, shared_pages: int = 0) -> Record:
         """What the scheduler needs to know.
@@ -224,8 +224,3 @@ class Sequence:
             now - decoding, max(self.num_output - 1, 0), peak_sequences, peak_pages,
         )
 
-
-def _reach(width: int) -> int:
-    """Tokens behind the frontier that a decode step of so many writes, with what is launched behind
-    it: the next plain step, or drafts."""
-    return max(2, 2 * width - 2)

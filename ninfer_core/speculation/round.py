@@ -50,10 +50,13 @@ class Speculation:
         """Whether the speculator is an `AheadSpeculator`."""
         return hasattr(self._speculator, "draft_ahead")
 
-    def draft_ahead(self, rows: Sequence[Row], tokens: Tensor, accepted: Tensor) -> None:
-        """See `AheadSpeculator.draft_ahead`."""
+    def draft_ahead(
+        self, rows: Sequence[Row], tokens: Tensor, accepted: Tensor
+    ) -> Tensor | None:
+        """See `AheadSpeculator.draft_ahead`; None if it is switched off."""
         ids = [row.sequence_id for row in rows]
-        self._call(ids, lambda s: cast(AheadSpeculator, s).draft_ahead(rows, tokens, accepted))
+        return self._call(
+            ids, lambda s: cast(AheadSpeculator, s).draft_ahead(rows, tokens, accepted))
 
     def drafted_ahead(self, requests: Sequence[DraftRequest]) -> Tensor | None:
         """See `AheadSpeculator.drafted_ahead`."""

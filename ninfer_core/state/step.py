@@ -82,3 +82,15 @@ class StepBatch:
             certain=zeros(max_rows),
             logit_rows=zeros(max_logits, dtype=torch.int64),
         )
+
+    def move(self, later: Tensor) -> None:
+        """Let rows of equally many tokens begin later, and apply as many recorded rows more before
+        them.
+
+        :param later: int64 ``[B]``, on the device of the buffers.
+        """
+        count, end = self.num_rows, self.num_tokens
+        self.positions[:end].view(count, -1).add_(later.unsqueeze(-1))
+        self.rope_positions[:, :end].view(3, count, -1).add_(later.unsqueeze(-1))
+        self.context_len[:count].add_(later)
+        self.replay[:count].add_(later)

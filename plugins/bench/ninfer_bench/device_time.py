@@ -13,6 +13,26 @@ from ninfer_bench.stopwatch import Stopwatch
 from ninfer_core.engine.graphs import CapturedForward
 
 Span = tuple[float, float]
+Mark = tuple[Any, Any, Any]
+"""What was captured, and events of the device before and behind a step of it."""
+
+
+@contextmanager
+def marked_steps() -> Iterator[list[Mark]]:
+    """Captured steps on a GPU meanwhile, in order."""
+    marks: list[Mark] = []
+    replay = CapturedForward.__call__
+
+    def marked(self: CapturedForward[Any], batch: Any) -> Any:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        result = replay(self, batch)
+        end.record()
+        marks.append((self, begin, end))
+        return result
+
+    with mock.patch.object(CapturedForward, "__call__", marked):
+        yield marks
 
 
 @contextmanager
@@ -24,23 +44,17 @@ def clocked_steps(device: str, models: Sequence[Any]) -> Iterator[Callable[[], f
         with watch.watching([("steps", model, "forward") for model in models]):
             yield lambda: watch.spent["steps"] / 1e9
         return
-    marks: list[tuple[Any, Any]] = []
-    replay = CapturedForward.__call__
+    with marked_steps() as marks:
+        yield lambda: sum(took_s(marks).values())
 
-    def marked(self: CapturedForward[Any], batch: Any) -> Any:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        result = replay(self, batch)
-        end.record()
-        marks.append((begin, end))
-        return result
 
-    def seconds() -> float:
-        torch.cuda.synchronize()
-        return sum(begin.elapsed_time(end) for begin, end in marks) / 1e3
-
-    with mock.patch.object(CapturedForward, "__call__", marked):
-        yield seconds
+def took_s(marks: Sequence[Mark]) -> dict[Any, float]:
+    """Seconds of all steps of each that was captured; waits for the last."""
+    torch.cuda.synchronize()
+    found: dict[Any, float] = {}
+    for captured, begin, end in marks:
+        found[captured] = found.get(captured, 0.0) + begin.elapsed_time(end) / 1e3
+    return found
 
 
 def idle_share(device: str, run: Callable[[], object]) -> float | None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
+from ninfer_bench.device_time import Mark, marked_steps, took_s
 from ninfer_bench.report import Report, percent
 from ninfer_bench.written import read_through, write_random
 from ninfer_core.api import PreparedPrompt, Progress, SamplingParams
@@ -39,14 +40,35 @@ class Started:
     phases: dict[str, float]
 
 
+@frozen
+class OnDevice:
+    """Of a decode cycle, on average: seconds of the model's step, of the predictor's, and between
+    them, when the device has neither."""
+
+    model: float = 0.0
+    predictor: float = 0.0
+    gap: float = 0.0
+
+    @classmethod
+    def of(cls, marks: Sequence[Mark], model: Any) -> Self:
+        """From what was captured, from the model's first step on."""
+        first = next((i for i, (each, *_) in enumerate(marks) if each is model), len(marks))
+        marks = marks[first:]
+        if not marks:
+            return cls()
+        seconds, count = took_s(marks), sum(each is model for each, *_ in marks)
+        own, between = seconds.pop(model), pairwise(marks)
+        gaps = sum(end.elapsed_time(begin) for (*_, end), (_, begin, _) in between) / 1e3
+        return cls(own / count, sum(seconds.values()) / count, gaps / count)
+
+
 @frozen(eq=False)
 class Answered:
-    """One request. :ivar cycles: seconds of each decode cycle. :ivar gaps: of those, seconds in
-    which the device had no model to run."""
+    """One request. :ivar cycles: seconds of each cycle. :ivar device: on a GPU."""
 
     end: Finished
-    cycles: list[float] = field(factory=list)
-    gaps: list[float] = field(factory=list)
+    cycles: list[float]
+    device: OnDevice
 
 
 def run(arguments: Namespace) -> Report:
@@ -113,7 +135,7 @@ def _answer(started: Started, prompt_tokens: int, output_tokens: int) -> Answere
     request = GenerationRequest(prompt, SamplingParams(), output_tokens, ignore_eos=True)
     engine.submit(request, events.append)
     cycles: list[float] = []
-    with _marks(started) as spans:
+    with _marks(started) as marks:
         begin, goes_on = time.perf_counter(), True
         while goes_on:
             goes_on = engine.step()
@@ -122,40 +144,24 @@ def _answer(started: Started, prompt_tokens: int, output_tokens: int) -> Answere
             begin = now
     end = events[-1]
     assert isinstance(end, Finished)
-    decoded = cycles[-len(spans):] if spans else cycles
-    return Answered(end, decoded, _gaps(spans))
+    device = OnDevice.of(marks, engine._execution._runner._forward)
+    return Answered(end, cycles[-_decode_cycles(end):], device)
+
+
+def _decode_cycles(end: Finished) -> int:
+    """Cycles that gave all tokens but the first."""
+    usage = end.usage
+    return max(1, usage.output_tokens - 1 - usage.accepted_tokens)
 
 
 @contextmanager
-def _marks(started: Started) -> Iterator[list[tuple[Any, Any]]]:
-    """Events of the device before and behind every decode step of the model, on a GPU."""
-    runner = started.loaded.engine._execution._runner
-    spans: list[tuple[Any, Any]] = []
+def _marks(started: Started) -> Iterator[list[Mark]]:
+    """Of captured steps, if there are any."""
     if started.plan.hardware.device != "cuda":
-        yield spans
+        yield []
         return
-    forward = runner._forward
-
-    def marked(batch: Any) -> Any:
-        before, behind = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        result = forward(batch)
-        behind.record()
-        spans.append((before, behind))
-        return result
-
-    runner._forward = marked
-    try:
-        yield spans
-    finally:
-        runner._forward = forward
-        torch.cuda.synchronize()
-
-
-def _gaps(spans: list[tuple[Any, Any]]) -> list[float]:
-    """Seconds from the end of each step of the model to the begin of the next."""
-    return [behind.elapsed_time(before) / 1e3
-            for (_, behind), (before, _) in pairwise(spans)]
+    with marked_steps() as marks:
+        yield marks
 
 
 def _peak() -> int:
@@ -168,8 +174,7 @@ def _report(
 ) -> Report:
     plan, end = started.plan, answered.end
     ledger, times = plan.ledger.total_bytes, end.timings
-    cycle = median(answered.cycles[1:] or answered.cycles)
-    gap = median(answered.gaps) if answered.gaps else 0.0
+    cycle, device = median(answered.cycles[1:] or answered.cycles), answered.device
     beyond = running / ledger - 1
     lines = {line.name: line.nbytes for line in plan.ledger.lines}
     values: dict[str, Any] = {
@@ -179,7 +184,8 @@ def _report(
         "ledger_bytes": ledger, "ledger": lines, "peak_loading_bytes": loaded,
         "peak_bytes": running, "prompt_tokens": times.prefill_tokens,
         "prefill_s": times.prefill_s, "output_tokens": end.usage.output_tokens,
-        "decode_s": times.decode_s, "cycle_s": cycle, "gap_s": gap,
+        "decode_s": times.decode_s, "cycle_s": cycle, "model_s": device.model,
+        "predictor_s": device.predictor, "gap_s": device.gap,
         "rounds": end.usage.rounds, "accepted": end.usage.accepted_tokens,
     }
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in started.phases.items())
@@ -191,8 +197,10 @@ def _report(
         ("prompt", f"{times.prefill_tokens} tokens in {times.prefill_s:.2f} s",
          f"{times.prefill_tokens / max(times.prefill_s, 1e-9):,.0f} tok/s"),
         ("decode", f"{end.usage.output_tokens} tokens in {times.decode_s:.2f} s",
-         f"a cycle takes {cycle * 1e3:.2f} ms"),
-        ("device without a model", f"{gap * 1e6:.0f} us a cycle", percent(gap, cycle)),
+         f"a cycle takes {cycle * 1e3:.2f} ms, of which the model {device.model * 1e3:.2f} and "
+         f"drafts {device.predictor * 1e3:.2f}"),
+        ("device without either", f"{device.gap * 1e6:.0f} us a cycle",
+         percent(device.gap, cycle)),
     ]
     problems = [str(end.cause)] if end.cause else []
     if beyond > LEDGER_TOLERANCE:

@@ -82,14 +82,20 @@ def predicted_drafts_change_nothing(lab: Lab) -> None:
 
 
 def drafts_made_ahead_change_nothing(lab: Lab) -> None:
-    """The same where drafts are made behind steps of which the host has seen nothing."""
+    """The same where drafts are made, and verified, behind steps of which the host has seen
+    nothing; some are right."""
     _require_predictor(lab)
-    requests = some_requests(lab, [(length, 0.0) for length in _LENGTHS])
-    watched, judge = Watched(lab.model), Prompt()
-    expected = serve(lab, requests, speculator=_mtp(lab, Watched(lab.model)))
-    speculator = _mtp(lab, watched, judge)
-    answers = serve(lab, requests, model=watched, speculator=speculator, judge=judge)
-    require_same(lab, answers, expected, "with drafts made ahead")
+    short = some_requests(lab, [(length, 0.0) for length in (5, 63, 130)])
+    requests = [evolve(each, max_tokens=30) for each in short]
+    plain = serve(lab, requests)
+
+    def draft(judge: Judge | None) -> Answers:
+        watched = _Steering(lab, requests, plain, ERRORS["mixed"])
+        speculator = _mtp(lab, watched, judge)
+        return serve(lab, requests, model=watched, speculator=speculator, judge=judge)
+
+    expected, answers = draft(None), draft(Prompt())
+    require_same(lab, answers, plain, "with drafts made ahead")
     found, wanted = ([each.end.usage for each in some] for some in (answers, expected))
     require(found == wanted, f"with drafts made ahead: {found}, not {wanted}")
 

@@ -144,11 +144,12 @@ class MtpSpeculator:
                 self._extend(going)
         return [each.draft if isinstance(each, _Chain) else each for each in begun]
 
-    def draft_ahead(self, rows: Sequence[Row], tokens: Tensor, accepted: Tensor) -> None:
+    def draft_ahead(self, rows: Sequence[Row], tokens: Tensor, accepted: Tensor) -> Tensor:
         """See `AheadSpeculator.draft_ahead`."""
         inputs = self._ahead(rows, tokens, accepted)
         for i, row in enumerate(rows):
             self._held[row.sequence_id] = Ahead(inputs, i, row.begin)
+        return inputs
 
     def drafted_ahead(self, requests: Sequence[DraftRequest]) -> Tensor | None:
         """See `AheadSpeculator.drafted_ahead`."""

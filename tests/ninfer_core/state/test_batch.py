@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attrs import fields, frozen
+from attrs import evolve, fields, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +60,25 @@ def test_a_batch_holds_its_rows_and_nothing_of_the_last_one(steps):
                 each.begin, state.slot, state.replay, each.certain]
             wanted += range(last - each.num_logits, last)
         assert batch.logit_rows[: batch.num_logits].tolist() == wanted
+
+
+@given(width=st.integers(1, 5), later=st.lists(st.integers(0, 4), min_size=1, max_size=4))
+def test_rows_that_begin_later_are_as_if_that_had_been_known(width, later):
+    """Also what an earlier step has left in the buffers stays out."""
+    sizes = {"max_rows": 4, "max_tokens": 20, "max_logits": 20, "max_pages": 8}
+    moved, known = BatchBuilder(**sizes), BatchBuilder(**sizes)
+    drawn = [row((SEQUENCES[index], width, width, False)) for index in range(len(later))]
+    wanted = [
+        evolve(each, begin=each.begin + by, replay=1 + by)
+        for each, by in zip(drawn, later, strict=True)
+    ]
+    for _ in range(2):
+        batch = moved.fill([evolve(each, replay=1) for each in drawn])
+        batch.move(torch.tensor(later))
+        same = known.fill(wanted)
+        for each in fields(StepBatch):
+            assert torch.as_tensor(getattr(batch, each.name)).equal(
+                torch.as_tensor(getattr(same, each.name))), each.name
 
 
 def test_the_buffers_are_never_replaced():

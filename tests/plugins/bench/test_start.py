@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ninfer_bench.start import OnDevice
 from ninfer_bench.written import read_through, write_random
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.plugin_host import PluginSelection, load_plugins
@@ -39,3 +40,16 @@ def test_what_is_written_has_the_catalogue_it_was_made_from(tiny_model, tmp_path
     assert {n: c.config for n, c in made.components.items()} == {
         n: c.config for n, c in source.components.items()}
     assert torch.frombuffer(made.shards.read(0, 4096)[0], dtype=torch.uint8).any()
+
+
+def test_a_cycle_of_the_device_is_the_models_step_the_predictors_and_what_is_between(monkeypatch):
+    class At(float):
+        def elapsed_time(self, end):
+            return end - self
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    marks = [(who, At(begin), At(end)) for who, begin, end in (
+        ("prompt", 0, 5), ("model", 10, 16), ("drafts", 17, 19), ("model", 19, 27))]
+    found = OnDevice.of(marks, "model")
+    assert found == OnDevice(pytest.approx(0.007), pytest.approx(0.001), pytest.approx(0.0005))
+    assert OnDevice.of(marks[:1], "model") == OnDevice()

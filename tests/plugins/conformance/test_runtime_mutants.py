@@ -10,6 +10,7 @@ from ninfer_core.ops.linear.reference import RowProduct
 from ninfer_core.sampling.verify import Judge, Verdict
 from ninfer_core.state.batch import BatchBuilder
 from ninfer_core.state.codecs import Fp8Codec, Int8Codec
+from ninfer_core.state.step import StepBatch
 from ninfer_core.state.store import StateStore
 from ninfer_fixtures.tiny import TinyModel
 
@@ -93,6 +94,17 @@ def forgetful(fill):
     return lambda self, rows: fill(self, [evolve(row, replay=row.replay and 0) for row in rows])
 
 
+def halting(move):
+    """Rounds that are launched ahead begin where they should, without what was accepted before."""
+
+    def mutant(self, later):
+        replay = self.replay.clone()
+        move(self, later)
+        self.replay.copy_(replay)
+
+    return mutant
+
+
 def overrunning(preview):
     """The text stops at the stop string, the tokens do not."""
 
@@ -127,7 +139,8 @@ MUTANTS = [
     ("speculation_changes_nothing", Judge, "verify", credulous, "with wrong drafts: token"),
     ("stop_strings_cut_drafts", commit, "preview", overrunning, "not None"),
     ("predicted_drafts_change_nothing", Judge, "verify", credulous, "with own drafts: token"),
-    ("drafts_made_ahead_change_nothing", Judge, "accept", trusting, "made ahead: token"),
+    ("drafts_made_ahead_change_nothing", Judge, "accept", trusting, "KeyError"),
+    ("drafts_made_ahead_change_nothing", StepBatch, "move", halting, "made ahead: token"),
     ("steps_launched_ahead_change_nothing", BatchBuilder, "fill", forgetful,
      "launched ahead: token"),
     ("stop_strings_cut_predictions", commit, "preview", overrunning, "not None"),
