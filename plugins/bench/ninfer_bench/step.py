@@ -6,10 +6,10 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from ninfer_bench.device_time import launches
 from ninfer_bench.limits import matrix_rates
@@ -42,10 +42,14 @@ class Measured:
     width: int
     context: int
     tokens: int
-    seconds: float
+    seconds: float = 0.0
     nbytes: int = 0
     flops: int = 0
     launches: dict[str, tuple[int, float]] = field(factory=dict)
+
+
+Look = Callable[[EnginePlan, Callable[[], object]], dict[str, Any]]
+"""At a step: what of `Measured` is known by it."""
 
 
 def run(arguments: Namespace) -> Report:
@@ -67,7 +71,11 @@ def run(arguments: Namespace) -> Report:
         synthetic = build(plan, max(arguments.widths))
         wait_for(plan)
         build_s = time.perf_counter() - start
-        measured = list(_measure(synthetic, arguments))
+        measured = list(_measure(synthetic, arguments, _timed))
+        if arguments.launches:  # once a trace was taken, the host is slower for good
+            traced = _measure(synthetic, arguments, _traced)
+            measured = [evolve(each, launches=other.launches)
+                        for each, other in zip(measured, traced, strict=True)]
         reads = any(each.flops for each in measured)
         rates = matrix_rates(plan) if reads else {}
     return _report(arguments, synthetic, measured, rates, build_s)
@@ -80,24 +88,32 @@ def _sizes(arguments: Namespace) -> Sizes:
     return Sizes(max(arguments.rows), width, deepest + width, max(alone), chunk)
 
 
-def _measure(synthetic: Synthetic, arguments: Namespace) -> Iterator[Measured]:
+def _timed(plan: EnginePlan, step: Callable[[], object]) -> dict[str, Any]:
+    return {"seconds": timed(plan, step)}
+
+
+def _traced(plan: EnginePlan, step: Callable[[], object]) -> dict[str, Any]:
+    return {"launches": launches(plan.hardware.device, step)}
+
+
+def _measure(synthetic: Synthetic, arguments: Namespace, look: Look) -> Iterator[Measured]:
     for context in arguments.contexts:
         for num_rows in arguments.rows:
             for width in arguments.widths:
-                yield _decode(synthetic, num_rows, width, context, arguments)
+                yield _decode(synthetic, num_rows, width, context, arguments, look)
             if synthetic.plan.speculator and getattr(synthetic.model, "predictor", None):
-                yield _draft(synthetic, num_rows, context, arguments)
+                yield _draft(synthetic, num_rows, context, arguments, look)
         for chunk in arguments.prefill:
-            yield _prefill(synthetic, chunk, context, arguments)
+            yield _prefill(synthetic, chunk, context, look)
     for context in arguments.sweep:
-        yield _decode(synthetic, 1, 1, context, arguments)
+        yield _decode(synthetic, 1, 1, context, arguments, look)
     if arguments.prompt:
         for chunk in arguments.prefill:
-            yield _prompt(synthetic, chunk, arguments.prompt)
+            yield _prompt(synthetic, chunk, arguments.prompt, look)
 
 
 def _decode(
-    synthetic: Synthetic, num_rows: int, width: int, context: int, arguments: Namespace
+    synthetic: Synthetic, num_rows: int, width: int, context: int, arguments: Namespace, look: Look
 ) -> Measured:
     plan, tokens = synthetic.plan, num_rows * width
     batches = batch_builder(plan, num_rows, tokens)
@@ -105,15 +121,13 @@ def _decode(
         batch = batches.fill([row(context, width) for row in rows])
         step = step_of(
             synthetic, batch, synthetic.model.forward, eager=arguments.eager_steps)
-        seconds = timed(plan, step)
-        found = launches(plan.hardware.device, step) if arguments.launches else {}
+        seen = look(plan, step)
     nbytes = step_bytes(plan, num_rows, tokens, context)
-    return Measured(
-        "decode", num_rows, width, context, tokens, seconds, nbytes, launches=found)
+    return Measured("decode", num_rows, width, context, tokens, nbytes=nbytes, **seen)
 
 
 def _draft(
-    synthetic: Synthetic, num_rows: int, context: int, arguments: Namespace
+    synthetic: Synthetic, num_rows: int, context: int, arguments: Namespace, look: Look
 ) -> Measured:
     """A token of each sequence through the model's own predictor, and the likeliest that follow."""
     plan, model = synthetic.plan, cast(PredictingModel, synthetic.model)
@@ -127,35 +141,30 @@ def _draft(
     with sequences(synthetic, num_rows, context + 1) as rows:
         batch = batch_builder(plan, num_rows, num_rows).fill([row(context, 1) for row in rows])
         step = step_of(synthetic, batch, draft, eager=arguments.eager_steps)
-        seconds = timed(plan, step)
-        found = launches(plan.hardware.device, step) if arguments.launches else {}
+        seen = look(plan, step)
     nbytes = draft_bytes(plan, num_rows, context)
-    return Measured("draft", num_rows, 1, context, num_rows, seconds, nbytes, launches=found)
+    return Measured("draft", num_rows, 1, context, num_rows, nbytes=nbytes, **seen)
 
 
-def _prefill(
-    synthetic: Synthetic, chunk: int, context: int, arguments: Namespace
-) -> Measured:
+def _prefill(synthetic: Synthetic, chunk: int, context: int, look: Look) -> Measured:
     plan = synthetic.plan
     with sequences(synthetic, 1, context + chunk) as rows:
         batch = batch_builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
         read = partial(synthetic.model.forward, batch)
-        seconds = timed(plan, read)
-        found = launches(plan.hardware.device, read) if arguments.launches else {}
+        seen = look(plan, read)
     flops = chunk_flops(plan, chunk, context)
-    return Measured(
-        "prefill", 1, chunk, context, chunk, seconds, flops=flops, launches=found)
+    return Measured("prefill", 1, chunk, context, chunk, flops=flops, **seen)
 
 
-def _prompt(synthetic: Synthetic, chunk: int, length: int) -> Measured:
+def _prompt(synthetic: Synthetic, chunk: int, length: int, look: Look) -> Measured:
     """A prompt chunk by chunk, without waiting between them."""
     plan = synthetic.plan
     spans = [(begin, min(chunk, length - begin)) for begin in range(0, length, chunk)]
     with sequences(synthetic, 1, length) as rows:
         read = _reader(synthetic, chunk, [rows[0](*span, num_logits=1) for span in spans])
-        seconds = timed(plan, read)
+        seen = look(plan, read)
     flops = sum(chunk_flops(plan, count, begin) for begin, count in spans)
-    return Measured("prompt", 1, chunk, 0, length, seconds, flops=flops)
+    return Measured("prompt", 1, chunk, 0, length, flops=flops, **seen)
 
 
 def _reader(synthetic: Synthetic, chunk: int, rows: Sequence[Row]) -> Callable[[], object]:
