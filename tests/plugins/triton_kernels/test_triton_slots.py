@@ -9,6 +9,10 @@ from attrs import evolve
 from ninfer_conformance.tolerances import require_close
 from ninfer_core.state.views import SlotPlanes
 from ninfer_triton_kernels.bindings import slots
+from ninfer_triton_kernels.bindings.descriptors import HOPPER
+from ninfer_triton_kernels.bindings.launching import capability
+
+DEVICE_CAPABILITY = capability(torch.device("cuda", 0)) if torch.cuda.is_available() else 0
 
 ROWS = ((2, 3, 0, 1), (4, 1, 2, 1), (1, 4, 3, 0), (3, 0, 2, 1), (5, 2, 0, 0))
 """Slot, tokens, replayed tokens, whether certain."""
@@ -50,12 +54,14 @@ def batch(slot_batch, device):
     return moved(slot_batch(*ROWS), device)
 
 
-@pytest.mark.parametrize("rows", [ROWS, PROMPT_ROWS], ids=["decode", "prompt"])
+@pytest.mark.parametrize("rows, run", [(ROWS, 8), (PROMPT_ROWS, 8), (PROMPT_ROWS, 1)],
+                         ids=["decode", "prompt", "parts"])
 @pytest.mark.parametrize("dilation", [1, 3])
 def test_causal_conv1d(
-    dilation, rows, slot_batch, device, planes, bind, randn, poisoned, monkeypatch
+    dilation, rows, run, slot_batch, device, planes, bind, randn, poisoned, monkeypatch
 ):
     monkeypatch.setattr(slots, "PROMPT_PROGRAMS", 2)
+    monkeypatch.setattr(slots, "CONVOLVED_RUN", run)
     batch = moved(slot_batch(*rows), device)
     width, count, sizes = 40, batch.num_tokens, {"dilation": dilation}
     both = [planes((3 * dilation, width), (width,)) for _ in range(2)]
@@ -69,28 +75,28 @@ def test_causal_conv1d(
     same_states(both[0], both[1], "exact")
 
 
-def sizes(key_heads, value_heads):
-    return {"num_key_heads": key_heads, "num_value_heads": value_heads, "key_dim": 16,
-            "value_dim": 24, "eps": 1e-6}
+def sizes(key_heads, value_heads, key_dim=16, value_dim=24):
+    return {"num_key_heads": key_heads, "num_value_heads": value_heads, "key_dim": key_dim,
+            "value_dim": value_dim, "eps": 1e-6}
 
 
 @pytest.fixture
 def rule(planes, bind, randn, device):
     """``() -> (kernel, planes), (reference, planes), inputs``"""
 
-    def make(count, name="triton.gated_delta_rule", key_heads=2, heads=4):
-        keys, values = 16 * key_heads, 24 * heads
-        made = planes((heads, 16, 24), (keys + values + 2 * heads,), 0.3)
-        recorded = made.record[..., :keys].unflatten(-1, (key_heads, 16))
+    def make(count, name="triton.gated_delta_rule", key_heads=2, heads=4, dims=(16, 24), pad=3):
+        keys, values = dims[0] * key_heads, dims[1] * heads
+        made = planes((heads, *dims), (keys + values + 2 * heads,), 0.3)
+        recorded = made.record[..., :keys].unflatten(-1, (key_heads, dims[0]))
         made.record[..., :keys] = torch.nn.functional.normalize(recorded, dim=-1).flatten(-2)
         gates = made.record[..., -2 * heads :]
         gates[..., :heads] = -gates[..., :heads].abs()
         gates[..., heads:] = gates[..., heads:].sigmoid()
         both = made, copy(made)
         weights = {"a_log": randn(heads, seed=11).float(), "dt_bias": randn(heads, seed=12).float()}
-        calls = [bind("gated_delta_rule", sizes(key_heads, heads), name=name, planes=each,
+        calls = [bind("gated_delta_rule", sizes(key_heads, heads, *dims), name=name, planes=each,
                       **weights)[which] for which, each in enumerate(both)]
-        inputs = [randn(count, width + 3, seed=width)[:, :width]
+        inputs = [randn(count, width + pad, seed=width)[:, :width]
                   for width in (keys, keys, values, heads, heads)]
         return zip(calls, both, strict=True), inputs
 
@@ -188,6 +194,35 @@ def test_whole_blocks(rule, slot_batch, poisoned, device):
                for call, states in both]
     require_close(results[0][0], results[1][0], "read", "bf16")
     same_states(results[0][1], results[1][1], "fp32")
+
+
+@pytest.mark.skipif(DEVICE_CAPABILITY != HOPPER, reason="of capability 90")
+@pytest.mark.parametrize("heads", [4, 48], ids=["group", "groups"])
+def test_whole_blocks_on_hopper(heads, rule, slot_batch, poisoned, device, monkeypatch):
+    monkeypatch.setattr(slots.delta_blocks, "advance_blocks", None)
+    batch = slot_batch(*BLOCK_ROWS)
+    batch.context_len[:4] = torch.tensor(BLOCK_CONTEXTS)
+    batch = moved(batch, device)
+    both, inputs = rule(batch.num_tokens, BY_BLOCKS, heads // 2, heads, (128, 128), 8)
+    results = [(call(*inputs, batch, poisoned(batch.num_tokens, 128 * heads)), states)
+               for call, states in both]
+    require_close(results[0][0], results[1][0], "read", "bf16")
+    same_states(results[0][1], results[1][1], "fp32")
+
+
+@pytest.mark.skipif(DEVICE_CAPABILITY != HOPPER, reason="of capability 90")
+def test_many_blocks_on_hopper(rule, slot_batch, poisoned, device):
+    """More than there are slots for, twice the same bits."""
+    batch = moved(slot_batch((3, 640, 0, 1)), device)
+    both, inputs = rule(640, BY_BLOCKS, 2, 6, (128, 128), 8)
+    (call, states), (reference, expected) = both
+    start, kept = states.committed.clone(), []
+    for _ in range(2):
+        states.committed.copy_(start)
+        kept.append((call(*inputs, batch, poisoned(640, 768)), states.committed.clone()))
+    assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
+    require_close(kept[0][0], reference(*inputs, batch, poisoned(640, 768)), "read", "bf16")
+    same_states(states, expected, "fp32")
 
 
 def test_company_and_chunks_of_whole_blocks_change_no_bit(rule, slot_batch, poisoned, device):

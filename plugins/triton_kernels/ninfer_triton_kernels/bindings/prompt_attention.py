@@ -7,12 +7,10 @@ from math import e, log2
 
 import torch
 from torch import Tensor
-from triton.experimental.gluon.language import NVMMASharedLayout
-from triton.experimental.gluon.language import bfloat16 as gluon_bfloat16
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ninfer_core.api import KernelRequest
 from ninfer_core.state.step import PAGE_TOKENS, StepBatch
+from ninfer_triton_kernels.bindings.descriptors import HOPPER, swizzled
 from ninfer_triton_kernels.bindings.launching import capability, num_processors, power
 from ninfer_triton_kernels.bindings.planes import Planes
 from ninfer_triton_kernels.bindings.shared import shared
@@ -29,9 +27,6 @@ SEGMENT_BYTES = 128 << 20
 SUMS_BYTES = 64 << 20
 """Of what several programs have summed that share tiles; one alone may need more."""
 
-HOPPER = 90
-"""The capability that has `kernels.hopper_attention`."""
-
 MOST_PARTS, WAVES = 32, 3
 """Programs that share a tile at most, and how many a multiprocessor gets of those that do."""
 
@@ -40,12 +35,6 @@ def _tile(capability: int) -> tuple[int, int]:
     """Pairs of token and head, and tokens of the context at once, of a program: what fits the
     registers and the shared memory of the card."""
     return (64, 32) if capability >= 120 else (128, 64)
-
-
-def _swizzled(rows: Tensor, block: list[int]) -> TensorDescriptor:
-    """Blocks of rows as they lie in shared memory for the products of capability 90."""
-    layout = NVMMASharedLayout.get_default_for(block, gluon_bfloat16)
-    return TensorDescriptor.from_tensor(rows, block, layout)
 
 
 def _segment_tokens(num_pages: int, bytes_per_token: int) -> int:
@@ -86,10 +75,10 @@ def bind_prompt_attention(
         kept = parts * count if parts > 1 or segment < num_pages * PAGE_TOKENS else 0
         sums = shared("prompt_sums", kept * width, torch.float32, q.device)
         tops = shared("prompt_tops", 2 * kept, torch.float32, q.device)
-        attend, blocks = attend_segment, [keys, values]
+        attend, blocks, warps = attend_segment, [keys, values], 8
         if card == HOPPER:
-            attend = hopper_attention.attend_segment
-            blocks = [_swizzled(each, [tokens, block]) for each in blocks]
+            attend, warps = hopper_attention.attend_segment, hopper_attention.WARPS.value
+            blocks = [swizzled(each, [tokens, block]) for each in blocks]
         places = batch.positions, batch.row_start
         for begin in range(0, num_pages * PAGE_TOKENS, segment):
             unpack_segment[segment // PAGE_TOKENS, kv_heads, num_rows](
@@ -98,7 +87,7 @@ def bind_prompt_attention(
             )
             attend[num_rows, kv_heads, tiles * parts](
                 q, q.stride(0), out, out.stride(0), *blocks, sums, tops, *places, begin, segment,
-                parts, kv_heads, width, scale, group, pairs, tokens, block, num_warps=8,
+                parts, kv_heads, width, scale, group, pairs, tokens, block, num_warps=warps,
             )
         if parts > 1:
             merge_shares[num_tokens, heads](

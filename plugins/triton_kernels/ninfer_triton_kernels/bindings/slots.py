@@ -10,14 +10,16 @@ from torch import Tensor
 from ninfer_core.api import KernelRequest
 from ninfer_core.state.step import ROW_TOKENS, StepBatch
 from ninfer_core.state.views import SlotPlanes
+from ninfer_triton_kernels.bindings.descriptors import HOPPER, is_copied, swizzled
 from ninfer_triton_kernels.bindings.launching import (
     IS_INTERPRETED,
     OVERLAPPED,
+    capability,
     num_processors,
     power,
 )
 from ninfer_triton_kernels.bindings.shared import shared
-from ninfer_triton_kernels.kernels import convolution, delta_blocks, delta_rule
+from ninfer_triton_kernels.kernels import convolution, delta_blocks, delta_rule, hopper_delta
 
 VALUE_COLUMNS, VALUE_WARPS = 16, 1
 """Of one program: one warp, whose sums over the keys need no shared memory."""
@@ -33,12 +35,17 @@ PREPARE_WARPS = 2
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 4
 """Of programs that go by blocks; see `kernels.delta_blocks` before changing them."""
 
+HOPPER_DIM, GROUP_COLUMNS = 128, 32
+"""Of what `kernels.hopper_delta` takes: both dimensions, and value columns of a group of warps."""
+
 CONVOLVED_TOKENS, CONVOLVED_CHANNELS = 16, 128
 """Of a tile of one program."""
 
-PROMPT_PROGRAMS = 2048
-"""Of the convolution of a prompt: more would take fewer tiles each, and what they begin with is as
-much as a tile."""
+CONVOLVED_RUN, RUN_TOKENS, RUN_CHANNELS = 8, 16, 64
+"""Of prompts: tokens in a row, how many such rows a tile has, and channels."""
+
+PROMPT_PROGRAMS = 4096
+"""Of the convolution of a prompt, at most."""
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, StepBatch, Tensor], Tensor]
 
@@ -48,20 +55,23 @@ def bind_causal_conv1d(
 ) -> Callable[[Tensor, StepBatch, Tensor], Tensor]:
     taps, width = weight.shape
     committed, record = planes.committed, planes.record
-    block = min(power(width), 512 if IS_INTERPRETED else CONVOLVED_CHANNELS)
     dilation = request.sizes.get("dilation", 1)
-    most = power((taps - 1) * dilation, CONVOLVED_TOKENS)
+    kept = (taps - 1) * dilation
+    most = power(kept, CONVOLVED_TOKENS)
 
     def causal_conv1d(x: Tensor, batch: StepBatch, out: Tensor) -> Tensor:
-        tokens = min(most, power(-(-x.shape[0] // batch.num_rows), 1))
-        channels, parts = -(-width // block), 1
-        if tokens == most:  # the first program alone reads the state
-            parts = min(-(-x.shape[0] // tokens), -(-PROMPT_PROGRAMS // channels))
-        grid = batch.num_rows, channels, parts
-        convolution.causal_conv1d[grid](
+        run, tokens = 0, min(most, power(-(-x.shape[0] // batch.num_rows), 1))
+        on_card, parts = CONVOLVED_CHANNELS, 1
+        if x.shape[0] > most * batch.num_rows:
+            run, tokens, on_card = CONVOLVED_RUN, power(kept, RUN_TOKENS), RUN_CHANNELS
+        block = min(power(width), 512 if IS_INTERPRETED else on_card)
+        channels = -(-width // block)
+        if run:
+            parts = min(-(-x.shape[0] // (run * tokens)), -(-PROMPT_PROGRAMS // channels))
+        convolution.causal_conv1d[batch.num_rows, channels, parts](
             x, out, weight, committed, record, batch.row_start, batch.slots, batch.replay,
             batch.certain, width, x.stride(0), out.stride(0), committed.stride(0),
-            record.stride(0), taps, dilation, tokens, block, num_warps=4, **OVERLAPPED,
+            record.stride(0), taps, dilation, tokens, run, block, num_warps=4, **OVERLAPPED,
         )
         return out
 
@@ -136,27 +146,58 @@ class _DeltaRule:
     def by_block(
         self, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, batch: StepBatch, out: Tensor
     ) -> None:
+        block, value_heads = delta_rule.BLOCK.value, self._heads[1]
+        most = max(q.shape[0] // block, self._max_blocks) * value_heads * block
+        matrices = shared("delta_matrices", most * 4 * block, torch.bfloat16, q.device)
+        size = most * delta_blocks.FACTORS.value
+        kept = matrices, shared("delta_factors", size, torch.float32, q.device)
+        is_hopper = capability(q.device) == HOPPER and self._dims == (HOPPER_DIM, HOPPER_DIM)
+        if is_hopper and is_copied(q, k, v):
+            self._by_block_on_hopper(q, k, v, a, b, batch, out, *kept)
+        else:
+            self._by_block(q, k, v, a, b, batch, out, *kept)
+
+    def _by_block(
+        self, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, batch: StepBatch, out: Tensor,
+        matrices: Tensor, factors: Tensor,
+    ) -> None:
         (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
-        block, committed = delta_rule.BLOCK.value, self._committed
-        count, columns = q.shape[0] // block, _columns(value_dim, BLOCK_COLUMNS)
-        most = max(count, self._max_blocks) * value_heads * block
-        inverses, overlaps = (
-            shared(f"delta_{name}", most * 2 * block, torch.bfloat16, q.device)
-            for name in ("inverses", "overlaps")
-        )
-        factors = shared("delta_factors", most * 4, torch.float32, q.device)
+        committed, columns = self._committed, _columns(value_dim, BLOCK_COLUMNS)
         rows = batch.row_start, batch.context_len
-        delta_blocks.prepare_block[count, value_heads](
-            q, k, a, b, inverses, overlaps, factors, self._rates, self._biases, *rows,
-            batch.certain, q.stride(0), k.stride(0), a.stride(0), b.stride(0), batch.num_rows,
+        delta_blocks.prepare_block[q.shape[0] // delta_rule.BLOCK.value, value_heads](
+            q, k, a, b, matrices, factors, self._rates, self._biases, *rows, batch.certain,
+            q.stride(0), k.stride(0), a.stride(0), b.stride(0), batch.num_rows,
             key_heads, value_heads, key_dim, self._eps, self._query_scale, power(key_dim),
             num_warps=PREPARE_WARPS,
         )
         delta_blocks.advance_blocks[batch.num_rows, value_heads, -(-value_dim // columns)](
-            q, k, v, out, committed, inverses, overlaps, factors, *rows, batch.slots,
+            q, k, v, out, committed, matrices, factors, *rows, batch.slots,
             batch.certain, q.stride(0), k.stride(0), v.stride(0), out.stride(0),
             committed.stride(0), key_heads, value_heads, key_dim, value_dim, power(key_dim),
             columns, num_warps=BLOCK_WARPS,
+        )
+
+    def _by_block_on_hopper(
+        self, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, batch: StepBatch, out: Tensor,
+        matrices: Tensor, factors: Tensor,
+    ) -> None:
+        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
+        block, committed, warps = delta_rule.BLOCK.value, self._committed, hopper_delta.WARPS.value
+        strips = batch.num_rows * value_heads * value_dim // GROUP_COLUMNS
+        groups = _groups(strips, num_processors(q.device))
+        rows = batch.row_start, batch.context_len
+        queries, keys = (swizzled(each, [block, key_dim]) for each in (q, k))
+        stored = swizzled(matrices.view(-1, block), [block, block])
+        hopper_delta.prepare_block[q.shape[0] // block, value_heads](
+            queries, keys, a, b, stored, factors, self._rates, self._biases, *rows, batch.certain,
+            a.stride(0), b.stride(0), batch.num_rows, key_heads, value_heads, self._eps,
+            self._query_scale, key_dim, num_warps=warps,
+        )
+        parts = value_dim // (groups * GROUP_COLUMNS)
+        hopper_delta.advance_blocks[batch.num_rows, value_heads, parts](
+            queries, keys, swizzled(v, [block, GROUP_COLUMNS]), out, committed, stored, factors,
+            *rows, batch.slots, batch.certain, out.stride(0), committed.stride(0), key_heads,
+            value_heads, key_dim, GROUP_COLUMNS, groups, num_warps=warps,
         )
 
 
@@ -164,6 +205,13 @@ def _value_registers(programs: int, processors: int) -> int:
     """The fewer only where by that all programs are on the processors at once."""
     few, many = VALUE_REGISTERS
     return VALUE_REGISTERS[many if few * processors < programs <= many * processors else few]
+
+
+def _groups(strips: int, processors: int) -> int:
+    """Groups of warps of a program on Hopper, each with a strip of columns. A multiprocessor has
+    one program at a time, and two groups take about 1.5 times as long as one."""
+    alone, paired = -(-strips // processors), -(-strips // (2 * processors))
+    return 1 if alone <= 1.5 * paired else 2
 
 
 def _columns(value_dim: int, on_card: int) -> int:

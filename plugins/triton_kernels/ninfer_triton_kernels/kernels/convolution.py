@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from ninfer_triton_kernels.kernels.overlap import release, wait
+from ninfer_triton_kernels.kernels.products import INTERPRETED
 
 
 @triton.jit
@@ -63,26 +64,63 @@ def convolve(
 
 
 @triton.jit
+def silu(x):
+    """``x / (1 + e^-x)``, with the fewest instructions: the divisor is not below 1, and where it is
+    not finite, the result is zero."""
+    divisor = 1 + tl.exp2(x * -1.4426950408889634)
+    if INTERPRETED:
+        inverse = 1 / divisor
+    else:
+        inverse = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [divisor], dtype=tl.float32, is_pure=True, pack=1)
+    return x * inverse
+
+
+@triton.jit
+def convolve_run(
+    source, target, factors, t, c, count, width, x_stride, out_stride, TAPS: tl.constexpr,
+    DILATION: tl.constexpr, RUN: tl.constexpr,
+):
+    """``RUN`` tokens from each of ``t`` on, which need nothing from before the step; each column is
+    loaded once. Sums as of `convolve`."""
+    KEPT: tl.constexpr = (TAPS - 1) * DILATION
+    live = (t < count)[:, None] & (c < width)[None, :]
+    at = source + (t[:, None] - KEPT).to(tl.int64) * x_stride + c[None, :]
+    to = target + t.to(tl.int64)[:, None] * out_stride + c[None, :]
+    columns: tl.tuple = ()
+    for place in tl.static_range(KEPT + RUN):
+        exists = live & (t + place - KEPT < count)[:, None]
+        columns += (tl.load(at + place * x_stride, mask=exists, other=0.0),)
+    for place in tl.static_range(RUN):
+        total = tl.zeros((t.shape[0], c.shape[0]), tl.float32)
+        for tap in tl.static_range(TAPS):
+            total += factors[tap][None, :] * columns[place + tap * DILATION].to(tl.float32)
+        tl.store(to + place * out_stride, silu(total).to(target.dtype.element_ty),
+                 mask=live & (t + place < count)[:, None])
+
+
+@triton.jit
 def causal_conv1d(
     x, out, weight, committed, record, row_start, slots, replay, certain, width, x_stride,
     out_stride, slot_stride, record_stride, TAPS: tl.constexpr, DILATION: tl.constexpr,
-    TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """``BLOCK`` channels of one row: tiles of ``TOKENS`` tokens, dealt out in turn. The first
-    program alone has tokens that need what was before the step: it also writes the state, when it
-    has read it.
+    """``BLOCK`` channels of one row. The first program alone has the tokens that need what was
+    before the step, ``TOKENS`` at a time: without runs all, else the first of them; it also writes
+    the state, when it has read it. Runs of the others are dealt out to all.
 
-    That is read before `wait`: nothing else writes it, and this kernel is not the one before.
+    The state is read before `wait`: nothing else writes it, and this kernel is not the one before.
     """
     KEPT: tl.constexpr = (TAPS - 1) * DILATION
     row = tl.program_id(0)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    part, step = tl.program_id(2), tl.num_programs(2) * TOKENS
+    part = tl.program_id(2)
     slot = tl.load(slots + row).to(tl.int64)
     state, log = committed + slot * slot_stride, record + slot * record_stride
     begin = tl.load(row_start + row).to(tl.int64)
     count = tl.load(row_start + row + 1) - begin.to(tl.int32)
-    if (part > 0) & (part * TOKENS >= count):
+    first_run = TOKENS + part * TOKENS * RUN
+    if (part > 0) & (first_run >= count):
         return
     applied = tl.load(replay + row)
     advanced = tl.where(tl.load(certain + row) != 0, count, 0)
@@ -100,19 +138,20 @@ def causal_conv1d(
             state, log, factors, applied, tl.arange(0, TOKENS), c, count, width, TAPS, DILATION)
     wait()
     release()
-    newest = tl.load(source + at.to(tl.int64) * x_stride + c[None, :],
-                     mask=is_kept & (at >= 0) & (part == 0), other=0.0)
-    for first in range(part * TOKENS, count, step):
-        t = first + tl.arange(0, TOKENS)
-        total = convolve(total, source, factors, t, c, count, width, x_stride, TAPS, DILATION)
-        total = total / (1 + tl.exp(-total))
-        tl.store(target + t.to(tl.int64)[:, None] * out_stride + c[None, :],
-                 total.to(out.dtype.element_ty), mask=(t < count)[:, None] & (c < width)[None, :])
-        total = tl.zeros((TOKENS, BLOCK), tl.float32)
-        if TOKENS < KEPT:  # there is one program then
-            total = convolve_earlier(
-                state, log, factors, applied, t + TOKENS, c, count, width, TAPS, DILATION)
     if part == 0:
+        newest = tl.load(source + at.to(tl.int64) * x_stride + c[None, :],
+                         mask=is_kept & (at >= 0), other=0.0)
+        end = count if RUN == 0 else tl.minimum(count, TOKENS)
+        for first in range(0, end, TOKENS):
+            t = first + tl.arange(0, TOKENS)
+            total = convolve(total, source, factors, t, c, count, width, x_stride, TAPS, DILATION)
+            tl.store(target + t.to(tl.int64)[:, None] * out_stride + c[None, :],
+                     silu(total).to(out.dtype.element_ty),
+                     mask=(t < count)[:, None] & (c < width)[None, :])
+            total = tl.zeros((TOKENS, BLOCK), tl.float32)
+            if TOKENS < KEPT:
+                total = convolve_earlier(
+                    state, log, factors, applied, t + TOKENS, c, count, width, TAPS, DILATION)
         tl.debug_barrier()  # the program has read what it overwrites
         tl.store(state + j * width + c[None, :], last + newest.to(tl.float32), mask=is_kept)
         if advanced == 0:
@@ -121,3 +160,8 @@ def causal_conv1d(
                 live = (t < count)[:, None] & (c < width)[None, :]
                 raw = tl.load(source + t.to(tl.int64)[:, None] * x_stride + c[None, :], mask=live)
                 tl.store(log + t[:, None] * width + c[None, :], raw.to(tl.float32), mask=live)
+    if RUN > 0:
+        for first in range(first_run, count, tl.num_programs(2) * TOKENS * RUN):
+            t = first + RUN * tl.arange(0, TOKENS)
+            convolve_run(source, target, factors, t, c, count, width, x_stride, out_stride, TAPS,
+                         DILATION, RUN)

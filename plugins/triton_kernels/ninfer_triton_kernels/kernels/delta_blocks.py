@@ -5,10 +5,9 @@ inverted for all blocks at once, then one program for some value columns of a he
 blocks. Keys and queries enter products as they come, in bf16, which is exact: their lengths are
 factors of rows. What is fp32 enters as the sum of two bf16, so that products have 16 bits.
 
-No product here is one of a warp group, which Triton takes on Hopper for 64 rows and four warps: for
-chains of them, the assembler that comes with Triton 3.6 and 3.7 is known to make wrong code (triton
-issue 11366, flash-linear-attention pull requests 988 and 1262), and on an H200 some sizes of these
-kernels met illegal addresses. So the walk has fewer rows, and the preparation fewer warps.
+No product here is one of a warp group, which Triton would take on Hopper for 64 rows and four
+warps, and of which the assembler makes wrong code in chains: `hopper_delta` is for that card. So
+the walk has fewer rows, and the preparation fewer warps.
 """
 
 import triton
@@ -19,6 +18,10 @@ from ninfer_triton_kernels.kernels.products import multiply
 
 SOLVED = tl.constexpr(16)
 """Rows of the parts of a system that are solved row by row."""
+
+
+FACTORS = tl.constexpr(5)
+"""Vectors that are kept of a block and a head, see `prepare_block`."""
 
 
 @triton.jit
@@ -100,15 +103,16 @@ def find_block(index, num_rows, row_start, context, certain):
 
 @triton.jit
 def prepare_block(
-    q, k, a, b, inverses, overlaps, factors, rates, biases, row_start, context, certain, q_stride,
+    q, k, a, b, matrices, factors, rates, biases, row_start, context, certain, q_stride,
     k_stride, a_stride, b_stride, num_rows, key_heads, value_heads, key_dim, eps, query_scale,
     BK: tl.constexpr,
 ):
     """What of a block and a value head does not depend on the state.
 
-    ``inverses`` bf16 ``[blocks, Hv, 2, 64, 64]``: of the system, as `store_halves` stores them.
-    ``overlaps``, likewise: of queries with the keys before them, decayed. ``factors`` fp32
-    ``[blocks, Hv, 4, 64]``: sums of g, betas, and what normalises keys and queries.
+    ``matrices`` bf16 ``[blocks, Hv, 4, 64, 64]``, as `store_halves` stores them: the inverse of the
+    system, and what queries have of the keys before them, decayed. ``factors`` fp32
+    ``[blocks, Hv, FACTORS, 64]``: betas; of products of keys and of queries with the state before
+    the block; of corrections in the state behind it; what is left of the state after each token.
     """
     index, head = tl.program_id(0), tl.program_id(1)
     token = find_block(index, num_rows, row_start, context, certain)
@@ -127,27 +131,31 @@ def prepare_block(
         total = tl.cumsum(tl.load(rates + head) * softplus(gates), 0)
         beta = 1 / (1 + tl.exp(-tl.load(b + t * b_stride + head).to(tl.float32)))
         own = index.to(tl.int64) * value_heads + head
-        store = factors + own * (4 * BLOCK) + n
-        tl.store(store, total)
-        tl.store(store + BLOCK, beta)
-        tl.store(store + 2 * BLOCK, key_factor)
-        tl.store(store + 3 * BLOCK, query_factor)
+        faded = tl.exp(total)
+        end = tl.sum(tl.where(n == BLOCK - 1, total, 0.0))
+        store = factors + own * (FACTORS * BLOCK) + n
+        tl.store(store, beta)
+        tl.store(store + BLOCK, beta * faded * key_factor)
+        tl.store(store + 2 * BLOCK, faded * query_factor)
+        tl.store(store + 3 * BLOCK, tl.exp(end - total) * key_factor)
+        tl.store(store + 4 * BLOCK, faded)
 
         i, j = n[:, None], n[None, :]
         decays = tl.exp(tl.minimum(total[:, None] - total[None, :], 0.0)) * key_factor[None, :]
         zero = tl.zeros((BLOCK, BLOCK), tl.float32)
         met = multiply(queries, tl.trans(keys), zero) * decays * query_factor[:, None]
-        place = own * (2 * BLOCK * BLOCK) + i * BLOCK + j
-        store_halves(overlaps, place, tl.where(i >= j, met, 0.0))
+        place = own * (4 * BLOCK * BLOCK) + i * BLOCK + j
+        store_halves(matrices, place + 2 * BLOCK * BLOCK, tl.where(i >= j, met, 0.0))
         system = multiply(keys, tl.trans(keys), zero) * decays * (beta * key_factor)[:, None]
         system = tl.where(i > j, system, 0.0)
         inverse = join(inverse_of_parts(system), system, i, j, SOLVED)
-        store_halves(inverses, place, join(inverse, system, i, j, 2 * SOLVED))
+        inverse = join(inverse, system, i, j, 2 * SOLVED)
+        store_halves(matrices, place, inverse)
 
 
 @triton.jit
 def advance_blocks(
-    q, k, v, out, committed, inverses, overlaps, factors, row_start, context, slots, certain,
+    q, k, v, out, committed, matrices, factors, row_start, context, slots, certain,
     q_stride, k_stride, v_stride, out_stride, slot_stride, key_heads, value_heads, key_dim,
     value_dim, BK: tl.constexpr, BV: tl.constexpr,
 ):
@@ -172,11 +180,11 @@ def advance_blocks(
         zero = tl.zeros((BV, BLOCK), tl.float32)
         for block in tl.range(0, count, num_stages=1):  # more do not fit smaller cards
             own = (index + block).to(tl.int64) * value_heads + head
-            known = factors + own * (4 * BLOCK) + n
-            total, beta = tl.load(known), tl.load(known + BLOCK)
-            key_factor, query_factor = tl.load(known + 2 * BLOCK), tl.load(known + 3 * BLOCK)
-            end = tl.load(factors + own * (4 * BLOCK) + BLOCK - 1)
-            place = own * (2 * BLOCK * BLOCK) + n[:, None] * BLOCK + n[None, :]
+            known = factors + own * (FACTORS * BLOCK) + n
+            beta, asked = tl.load(known), tl.load(known + BLOCK)
+            read_by, kept = tl.load(known + 2 * BLOCK), tl.load(known + 3 * BLOCK)
+            faded = tl.load(factors + (own + 1) * (FACTORS * BLOCK) - 1)
+            place = own * (4 * BLOCK * BLOCK) + n[:, None] * BLOCK + n[None, :]
             t = (first + block * BLOCK).to(tl.int64) + n
             column = key_head * key_dim + d[None, :]
             keys = tl.load(
@@ -185,17 +193,14 @@ def advance_blocks(
                 q + t[:, None] * q_stride + column, mask=is_key[None, :], other=0.0)
             values = tl.load(v + t[None, :] * v_stride + head * value_dim + j[:, None],
                              mask=is_value[:, None], other=0.0)
-            grown = tl.exp(total)
             high, low = halves(state)
             expected = multiply_exact(high, low, tl.trans(keys), zero)
-            expected *= (grown * key_factor)[None, :]
-            missing = beta[None, :] * (values.to(tl.float32) - expected)
-            deltas = multiply_stored(missing, inverses, place, zero)
-            read = multiply_exact(high, low, tl.trans(queries), zero)
-            read = multiply_stored(
-                deltas, overlaps, place, read * (grown * query_factor)[None, :])
+            missing = values.to(tl.float32) * beta[None, :] - expected * asked[None, :]
+            deltas = multiply_stored(missing, matrices, place, zero)
+            read = multiply_exact(high, low, tl.trans(queries), zero) * read_by[None, :]
+            read = multiply_stored(deltas, matrices, place + 2 * BLOCK * BLOCK, read)
             tl.store(out + t[None, :] * out_stride + head * value_dim + j[:, None],
                      read.to(out.dtype.element_ty), mask=is_value[:, None])
-            left, left_low = halves(deltas * (tl.exp(end - total) * key_factor)[None, :])
-            state = multiply_exact(left, left_low, keys, state * tl.exp(end))
+            left, left_low = halves(deltas * kept[None, :])
+            state = multiply_exact(left, left_low, keys, state * faded)
         tl.store(at, state, mask=live)
