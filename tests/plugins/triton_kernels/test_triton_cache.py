@@ -35,12 +35,16 @@ def decoded(planes, name):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("head_dim, rotary_dim, normed, axes", [
-    (64, 64, False, False), (80, 32, True, True), (32, 0, True, False),
+@pytest.mark.parametrize("head_dim, rotary_dim, normed, axes, is_prompt", [
+    (64, 64, False, False, False), (80, 32, True, True, False), (32, 0, True, False, False),
+    (80, 32, True, True, True),
 ])
 def test_rope_kv_append(
-    codec, head_dim, rotary_dim, normed, axes, bind, make_planes, paged_batch, randn, device
+    codec, head_dim, rotary_dim, normed, axes, is_prompt, bind, make_planes, paged_batch, randn,
+    device, monkeypatch,
 ):
+    if is_prompt:
+        monkeypatch.setattr(cache, "LEAST_PROMPT", 0)
     half = rotary_dim // 2
     angles = randn(200, half, seed=9).float() * 6
     constants = {
@@ -247,21 +251,24 @@ def _cuts(positions, out, PARTS: tl.constexpr, N: tl.constexpr):
     position = tl.load(positions + tl.program_id(0))
     part = tl.arange(0, PARTS)
     begin, end = attention.part_of(part, position, N)
-    at = out + (tl.program_id(0) * PARTS + part) * 2
+    at = out + (tl.program_id(0) * PARTS + part) * 3
     tl.store(at, begin)
     tl.store(at + 1, end)
+    tl.store(at + 2, attention.is_seen(part, position, N).to(tl.int32))
 
 
 @pytest.mark.parametrize("block", [32, 64])
 def test_parts_cover_a_context_once(block, device):
     contexts = [1, 31, 64, 65, 1024, 2049, 16_384, 16_385, 99_999, 1 << 20]
     positions = torch.tensor([context - 1 for context in contexts], dtype=torch.int32)
-    out = torch.zeros(len(contexts), 64, 2, dtype=torch.int32, device=device)
+    out = torch.zeros(len(contexts), 64, 3, dtype=torch.int32, device=device)
     _cuts[len(contexts),](positions.to(device), out, 64, block)
     for context, cuts in zip(contexts, out.tolist(), strict=True):
         num_pages = -(-context // 64)
         parts = cache.num_parts(num_pages, block)
-        assert [begin for begin, _ in cuts[:parts]] == [0, *(end for _, end in cuts[: parts - 1])]
-        assert all(begin < end for begin, end in cuts[:parts])
-        assert cuts[parts - 1][1] == num_pages * 64 // block
-        assert all(begin * block >= context for begin, _ in cuts[parts:])
+        begins, ends = [begin for begin, *_ in cuts], [end for _, end, _ in cuts]
+        assert begins[:parts] == [0, *ends[: parts - 1]]
+        assert all(begin < end for begin, end, _ in cuts[:parts])
+        assert ends[parts - 1] == num_pages * 64 // block
+        assert all(begin * block >= context for begin in begins[parts:])
+        assert all(seen == (begin * block < context) for begin, _, seen in cuts)

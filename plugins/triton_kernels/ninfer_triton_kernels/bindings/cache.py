@@ -30,9 +30,13 @@ MOST_PRODUCTS = 4
 MOST_TOKENS = 4
 """Of a row that share a program."""
 
-MERGED_PARTS, MERGED_WIDTH, MERGE_WARPS = 64, 64, 2
-"""Of a program that merges: parts at once, components of a head, warps; the same for all tokens,
-so that all sums have one order."""
+TURNED_HEADS, TURNING_WARPS, LEAST_PROMPT = 8, 2, 128
+"""Queries that a program norms and turns where there are more tokens than these, and its warps;
+else one."""
+
+MERGED_WIDTH, MERGE_WARPS = 64, 2
+"""Of a program that merges: components of a head, warps; the same for all tokens, so that all sums
+have one order."""
 
 
 def num_parts(num_pages: int, block: int) -> int:
@@ -71,12 +75,17 @@ def bind_rope_kv_append(
     has_norms = query_norm is not None, key_norm is not None
 
     def rope_kv_append(q: Tensor, k: Tensor, v: Tensor, batch: StepBatch) -> None:
-        rope_kernel[q.shape[0], heads + 2 * kv_heads](
+        at_once, kv_at_once, warps = 1, 1, 1
+        if q.shape[0] > LEAST_PROMPT:
+            at_once, warps = TURNED_HEADS, TURNING_WARPS
+            kv_at_once = min(at_once, power(kv_heads, warps))
+        rope_kernel[q.shape[0], -(-heads // at_once) - 2 * (-kv_heads // kv_at_once)](
             q, k, v, q.stride(0), k.stride(0), v.stride(0), *tables, *norms, *stored.tensors,
             *stored.strides, batch.positions, batch.rope_positions, batch.rope_positions.stride(0),
             batch.token_row, batch.page_table, batch.page_table.stride(0), heads, kv_heads, width,
             sizes["rotary_dim"] // 2, sizes["eps"], float(sizes["unit_offset"]), request.kv_codec,
-            has_rope, has_axes, *has_norms, power(width), num_warps=1, **OVERLAPPED,
+            has_rope, has_axes, *has_norms, at_once, kv_at_once, power(width), num_warps=warps,
+            **OVERLAPPED,
         )
 
     return rope_kv_append
@@ -109,7 +118,7 @@ def bind_paged_attention(
         )
         attention.merge_parts[num_tokens, heads, -(-width // MERGED_WIDTH)](
             sums, tops, batch.positions, out, out.stride(0), heads, width, parts, block,
-            MERGED_PARTS, MERGED_WIDTH, num_warps=MERGE_WARPS, **OVERLAPPED,
+            MERGED_WIDTH, num_warps=MERGE_WARPS, **OVERLAPPED,
         )
 
     def paged_attention(q: Tensor, batch: StepBatch, out: Tensor) -> Tensor:

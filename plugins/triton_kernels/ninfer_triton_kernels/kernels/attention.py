@@ -10,7 +10,7 @@ bits do not depend on its company.
 import triton
 import triton.language as tl
 
-from ninfer_triton_kernels.kernels.cache import PAGE, load_block, read_page, split_pairs, widen
+from ninfer_triton_kernels.kernels.cache import PAGE, read_page, split_pairs, widen
 from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.products import COLUMNS, INTERPRETED, dot
 
@@ -29,9 +29,11 @@ LINE_BYTES = tl.constexpr(128)
 
 
 @triton.jit
-def num_parts(num_blocks, N: tl.constexpr):
-    """Parts of a context of so many blocks of ``N`` tokens."""
-    return tl.where(num_blocks * N <= NEAR, tl.minimum(num_blocks, FEW_PARTS), MANY_PARTS)
+def begin_of(part, num_blocks, N: tl.constexpr):
+    """Block that a part of a context of so many blocks of ``N`` tokens begins with: the context is
+    cut evenly, or has a part for each block. What is divided by is constant."""
+    near = tl.where(num_blocks < FEW_PARTS, part, part * num_blocks // FEW_PARTS)
+    return tl.where(num_blocks * N <= NEAR, near, part * num_blocks // MANY_PARTS)
 
 
 @triton.jit
@@ -39,8 +41,16 @@ def part_of(part, position, N: tl.constexpr):
     """Where a part of the context of a token at ``position`` begins and ends, in blocks of ``N``
     tokens; behind the last part it begins behind the token."""
     num_blocks = (position // PAGE + 1) * (PAGE // N)
-    parts = num_parts(num_blocks, N)
-    return part * num_blocks // parts, (part + 1) * num_blocks // parts
+    return begin_of(part, num_blocks, N), begin_of(part + 1, num_blocks, N)
+
+
+@triton.jit
+def is_seen(part, position, N: tl.constexpr):
+    """Whether a part of `part_of` begins at ``position`` or before."""
+    num_blocks = (position // PAGE + 1) * (PAGE // N)
+    few = tl.minimum(num_blocks, FEW_PARTS)
+    parts = tl.where(num_blocks * N <= NEAR, few, MANY_PARTS)
+    return part * num_blocks < (position // N + 1) * parts
 
 
 @triton.jit
@@ -64,19 +74,27 @@ def prefetch(rows, row_stride, N: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def load_queries(
     q, q_stride, token, heads, exists, width, CODEC: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK: tl.constexpr,
+    HALVES: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """``[BLOCK, 8]`` to multiply keys by, and ``[8]`` that products are to be multiplied by: codes
-    are held by fp16, and so are queries up to 1."""
-    i = tl.arange(0, BLOCK)
-    here = exists[None, :] if EVEN else exists[None, :] & (i < width)[:, None]
+    """``[BLOCK / HALVES, 8]`` of each half of the components to multiply keys by, and ``[8]`` that
+    products are to be multiplied by: codes are held by fp16, and so are queries up to 1."""
+    HALF: tl.constexpr = BLOCK // HALVES
     at = token * q_stride + heads * width
-    queries = tl.load(q + at[None, :] + i[:, None], mask=here, other=0.0)
-    longest = tl.full((COLUMNS,), 1.0, tl.float32)
-    if CODEC != "bf16":
-        wide = queries.to(tl.float32)
-        longest = tl.maximum(tl.max(tl.abs(wide), 0), 1.1754943508222875e-38)
-        queries = (wide / longest[None, :]).to(tl.float16)
+    loaded: tl.tuple = ()
+    longest = tl.full((COLUMNS,), 1.0 if CODEC == "bf16" else 1.1754943508222875e-38, tl.float32)
+    for half in tl.static_range(HALVES):
+        i = half * HALF + tl.arange(0, HALF)
+        here = exists[None, :] if EVEN else exists[None, :] & (i < width)[:, None]
+        part = tl.load(q + at[None, :] + i[:, None], mask=here, other=0.0)
+        loaded += (part,)
+        if CODEC != "bf16":
+            longest = tl.maximum(longest, tl.max(tl.abs(part.to(tl.float32)), 0))
+    queries: tl.tuple = ()
+    for half in tl.static_range(HALVES):
+        part = loaded[half]
+        if CODEC != "bf16":
+            part = (part.to(tl.float32) / longest[None, :]).to(tl.float16)
+        queries += (part,)
     return queries, longest
 
 
@@ -96,52 +114,79 @@ def weigh(scores, logs, top, mass, CODEC: tl.constexpr):
 
 
 @triton.jit
+def load_known(at, known, EVEN: tl.constexpr):
+    """What is there, or zeros where it is not ``known``, unless all of it is."""
+    if EVEN:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=known, other=0.0)
+
+
+@triton.jit
+def scale_groups(tile, scales, rows, first_group, width, EVEN: tl.constexpr):
+    """Components ``[N, C]`` of rows of the cache times the scales of their groups."""
+    N: tl.constexpr = tile.shape[0]
+    GROUPS: tl.constexpr = (tile.shape[1] + 63) // 64
+    g = first_group + tl.arange(0, GROUPS)
+    at = rows[:, None] * ((width + 63) // 64) + g[None, :]
+    factors = load_known(scales + at, (g * 64 < width)[None, :], EVEN)
+    spread = tl.broadcast_to(factors[:, :, None], (N, GROUPS, tile.shape[1] // GROUPS))
+    return tile * tl.reshape(spread, tile.shape)
+
+
+@triton.jit
 def load_keys(
-    keys, page, first, head, live, width, KV_HEADS: tl.constexpr, CODEC: tl.constexpr,
-    EVEN: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+    keys, page, first, head, rows, width, KV_HEADS: tl.constexpr, CODEC: tl.constexpr,
+    EVEN: tl.constexpr, HALVES: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """``[N, BLOCK]`` to multiply, and ``[N]`` that products are to be multiplied by (``fp8``).
-    Scales of groups are in what is multiplied: rounding to fp16 is below the codec's own."""
+    """``[N, BLOCK / HALVES]`` of each half of the components to multiply, and ``[N]`` that products
+    are to be multiplied by (``fp8``), of ``rows`` behind the ``first`` of a page. Scales of groups
+    are in what is multiplied: rounding to fp16 is below the codec's own."""
     codes, scales, page_stride, scale_stride = keys
-    tile, factors = load_block(
-        codes, scales, page, page_stride, scale_stride, first, head, KV_HEADS, live, width, CODEC,
-        EVEN, N, BLOCK)
-    if CODEC != "bf16":
-        tile = widen(tile, CODEC)
-    if CODEC == "int8":
-        GROUPS: tl.constexpr = factors.shape[1]
-        spread = tl.broadcast_to(factors[:, :, None], (N, GROUPS, BLOCK // GROUPS))
-        tile = tile * tl.reshape(spread, (N, BLOCK))
-    return tile, factors
+    HALF: tl.constexpr = BLOCK // HALVES
+    start, base = first * KV_HEADS + head, scales + page * scale_stride
+    at = page * page_stride + start * width
+    factors = rows
+    if CODEC == "fp8":
+        factors = tl.load(base + start + rows * KV_HEADS)
+    halves: tl.tuple = ()
+    for half in tl.static_range(HALVES):
+        i = half * HALF + tl.arange(0, HALF)
+        here = (rows * (KV_HEADS * width))[:, None] + i[None, :]
+        tile = load_known(codes + at + here, (i < width)[None, :], EVEN)
+        if CODEC != "bf16":
+            tile = widen(tile, CODEC)
+        if CODEC == "int8":
+            tile = scale_groups(
+                tile, base, start + rows * KV_HEADS, half * HALF // 64, width, EVEN)
+        halves += (tile,)
+    return halves, factors
 
 
 @triton.jit
 def load_values(
-    values, page, first, head, live, width, KV_HEADS: tl.constexpr, CODEC: tl.constexpr,
-    EVEN: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+    values, page, first, head, rows, width, KV_HEADS: tl.constexpr, CODEC: tl.constexpr,
+    EVEN: tl.constexpr, BLOCK: tl.constexpr,
 ):
     """Values as stored ``[BLOCK, N]``, codes by pairs of neighbours ``[BLOCK / 2, N]``, and their
     scales, ``[N]`` or of groups ``[BLOCK / 64, N]``. They are loaded as columns: what is transposed
     in registers is not loaded ahead."""
     codes, scales, page_stride, scale_stride = values
     HELD: tl.constexpr = BLOCK if CODEC == "bf16" else BLOCK // 2
-    i = tl.arange(0, HELD)
-    row = (first + tl.arange(0, N)) * KV_HEADS + head
     held = width * HELD // BLOCK
-    here = live[None, :] if EVEN else live[None, :] & (i < held)[:, None]
-    at = page * (page_stride * HELD // BLOCK) + row[None, :] * held + i[:, None]
-    tile = tl.load(codes + at, mask=here, other=0)
-    base = scales + page * scale_stride
+    start, base = first * KV_HEADS + head, scales + page * scale_stride
+    i = tl.arange(0, HELD)
+    at = page * (page_stride * HELD // BLOCK) + start * held
+    here = (rows * (KV_HEADS * held))[None, :] + i[:, None]
+    tile = load_known(codes + at + here, (i < held)[:, None], EVEN)
+    factors = rows
     if CODEC == "fp8":
-        factors = tl.load(base + row, mask=live, other=1.0)
+        factors = tl.load(base + start + rows * KV_HEADS)
     elif CODEC == "int8":
         GROUPS: tl.constexpr = (BLOCK + 63) // 64
         g = tl.arange(0, GROUPS)
-        known = live[None, :] if EVEN else live[None, :] & (g * 64 < width)[:, None]
-        at_scales = row[None, :] * ((width + 63) // 64) + g[:, None]
-        factors = tl.load(base + at_scales, mask=known, other=0.0)
-    else:
-        factors = live
+        at_scales = (start + rows * KV_HEADS)[None, :] * ((width + 63) // 64) + g[:, None]
+        factors = load_known(base + at_scales, (g * 64 < width)[:, None], EVEN)
     return tile, factors
 
 
@@ -165,7 +210,8 @@ def decode_values(tile, factors, CODEC: tl.constexpr):
 @triton.jit
 def gather_queries(
     q, q_stride, t, count, position, kv_head, first_pair, width, scale, CODEC: tl.constexpr,
-    EVEN: tl.constexpr, GROUP: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr,
+    EVEN: tl.constexpr, GROUP: tl.constexpr, PRODUCTS: tl.constexpr, HALVES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """What `load_queries` gives, and where the token is, for each eight of pairs of one of
     ``count`` tokens and one of the group's heads."""
@@ -175,7 +221,8 @@ def gather_queries(
     for g in tl.static_range(PRODUCTS):
         which, heads = pairs_of(first_pair, g, kv_head, GROUP)
         operand, longest = load_queries(
-            q, q_stride, t + which, heads, which < count, width, CODEC, EVEN, BLOCK)
+            q, q_stride, t + which, heads, which < count, width, CODEC, EVEN, HALVES,
+            BLOCK)
         queries += (operand,)
         factors += (longest * scale,)
         places += (position + which,)
@@ -215,7 +262,10 @@ def attend_block(
     queries, factors, places = asked
     scores: tl.tuple = ()
     for g in tl.static_range(PRODUCTS):
-        product = dot(keys, queries[g], tl.zeros((N, COLUMNS), tl.float32)) * factors[g][None, :]
+        product = tl.zeros((N, COLUMNS), tl.float32)
+        for half in tl.static_range(len(keys)):  # sums of their own: each is a chain of products
+            share = dot(keys[half], queries[g][half], tl.zeros((N, COLUMNS), tl.float32))
+            product += share * factors[g][None, :]
         if CODEC == "fp8":
             product *= key_factors[:, None]
         scores += (tl.where(place[:, None] <= places[g][None, :], product, float("-inf")),)
@@ -249,6 +299,7 @@ def attend_tokens(
     """``count`` tokens from ``t`` on, which lie in the page of ``position``, where the first is."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     PIECES: tl.constexpr = 1 if CODEC == "bf16" else 2
+    HALVES: tl.constexpr = 2 if BLOCK >= 128 else 1
     SHARES: tl.constexpr = (TOKENS * GROUP + COLUMNS * PRODUCTS - 1) // (COLUMNS * PRODUCTS)
     kv_head = tl.program_id(1) // SHARES
     first_pair = tl.program_id(1) % SHARES * (COLUMNS * PRODUCTS)
@@ -256,10 +307,10 @@ def attend_tokens(
     last = position + count - 1
     end = tl.minimum(end, last // N + 1)
     if (begin < end) & (first_pair < count * GROUP):
-        page, row = block_at(table, begin, N)
+        page, first = block_at(table, begin, N)
         if EVEN:  # what the launch before writes to is read all the same, behind `wait`
             HELD: tl.constexpr = BLOCK // PIECES
-            at = row * KV_HEADS + kv_head
+            at = first * KV_HEADS + kv_head
             prefetch(keys[0] + page * keys[2] + at * BLOCK, KV_HEADS * BLOCK, N, BLOCK)
             at_values = page * (values[2] // PIECES) + at * HELD
             prefetch(values[0] + at_values, KV_HEADS * HELD, N, HELD)
@@ -267,19 +318,20 @@ def attend_tokens(
         release()
         asked = gather_queries(
             q, q_stride, t, count, position, kv_head, first_pair, width, scale, CODEC, EVEN, GROUP,
-            PRODUCTS, BLOCK)
+            PRODUCTS, HALVES, BLOCK)
         tops, masses, totals = nothing_seen(PRODUCTS, PIECES, N, BLOCK)
         for block in tl.range(begin, end, num_stages=STAGES):
             place = block * N + tl.arange(0, N)
-            live = place <= last
+            # the last token stands for what is behind it, whose weights are 0
+            rows = tl.minimum(tl.arange(0, N), last - block * N)
             tile, key_factors = load_keys(
-                keys, page, row, kv_head, live, width, KV_HEADS, CODEC, EVEN, N, BLOCK)
+                keys, page, first, kv_head, rows, width, KV_HEADS, CODEC, EVEN, HALVES, BLOCK)
             codes, value_factors = load_values(
-                values, page, row, kv_head, live, width, KV_HEADS, CODEC, EVEN, N, BLOCK)
+                values, page, first, kv_head, rows, width, KV_HEADS, CODEC, EVEN, BLOCK)
             tops, masses, totals = attend_block(
                 tile, key_factors, codes, value_factors, place, asked, tops, masses, totals,
                 CODEC, PRODUCTS, PIECES, N)
-            page, row = block_at(table, tl.minimum(block + 1, end - 1), N)
+            page, first = block_at(table, tl.minimum(block + 1, end - 1), N)
         for g in tl.static_range(PRODUCTS):
             which, heads = pairs_of(first_pair, g, kv_head, GROUP)
             at = ((t + which) * HEADS + heads) * tl.num_programs(2) + tl.program_id(2)
@@ -291,11 +343,13 @@ def attend_tokens(
 @triton.jit
 def write_part(sums, tops, at, exists, width, top, mass, totals, EVEN: tl.constexpr):
     """Sums of eight pairs, to their places ``at`` ``[8]``."""
-    PIECES: tl.constexpr = len(totals)
-    for piece in tl.static_range(PIECES):
-        i = tl.arange(0, totals[piece].shape[0]) * PIECES + piece
-        here = exists[None, :] if EVEN else exists[None, :] & (i < width)[:, None]
-        tl.store(sums + at[None, :] * width + i[:, None], totals[piece], mask=here)
+    total = totals[0]
+    if len(totals) == 2:  # even and odd components
+        both = tl.permute(tl.join(totals[0], totals[1]), (0, 2, 1))
+        total = tl.reshape(both, (2 * total.shape[0], COLUMNS))
+    i = tl.arange(0, total.shape[0])
+    here = exists[None, :] if EVEN else exists[None, :] & (i < width)[:, None]
+    tl.store(sums + at[None, :] * width + i[:, None], total, mask=here)
     tl.store(tops + 2 * at, top, mask=exists)
     tl.store(tops + 2 * at + 1, tl.sum(mass, 0), mask=exists)
 
@@ -321,7 +375,8 @@ def attend_part(
     if TOKENS == 1:
         t = tl.program_id(0).to(tl.int64)
         position = tl.load(positions + t).to(tl.int32)
-        table = page_table + tl.load(token_row + t) * table_stride
+        # volatile: it waits for no branch
+        table = page_table + tl.load(token_row + t, volatile=True) * table_stride
         attend_tokens(
             q, q_stride, sums, tops, keys, values, table, t, 1, position, width, scale, CODEC,
             EVEN, HEADS, KV_HEADS, TOKENS, PRODUCTS, N, BLOCK, STAGES)
@@ -350,32 +405,22 @@ def attend_part(
 @triton.jit
 def merge_parts(
     sums, tops, positions, out, out_stride, num_heads, width, max_parts, N: tl.constexpr,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """``BLOCK`` components of a head of one token: all its parts, ``PARTS`` at a time, in order."""
+    """``BLOCK`` components of a head of one token."""
     t = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    live = i < width
-    position = tl.load(positions + t).to(tl.int32)
-    parts = num_parts((position // PAGE + 1) * (PAGE // N), N)
+    live, part = i < width, tl.arange(0, MANY_PARTS)
+    seen = is_seen(part, tl.load(positions + t).to(tl.int32), N)
+    base = (t * num_heads + head) * max_parts
+    at, at_top = sums + base * width, tops + 2 * base + 2 * part
     wait()
     release()
-    base = (t * num_heads + head) * max_parts
-    top = tl.max(tl.full((PARTS,), float("-inf"), tl.float32), 0)
-    mass = tl.sum(tl.zeros((PARTS,), tl.float32), 0)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, parts, PARTS):
-        part = first + tl.arange(0, PARTS)
-        seen = part_of(part, position, N)[0] * N <= position
-        tops_here = tl.load(tops + 2 * (base + part), mask=seen, other=float("-inf"))
-        masses = tl.load(tops + 2 * (base + part) + 1, mask=seen, other=0.0)
-        at = (base + part)[:, None] * width + i[None, :]
-        here = tl.load(sums + at, mask=seen[:, None] & live[None, :], other=0.0)
-        higher = tl.maximum(top, tl.max(tops_here, 0))
-        faded, fresh = tl.exp2(top - higher), tl.exp2(tops_here - higher)
-        mass = mass * faded + tl.sum(masses * fresh, 0)
-        total = total * faded + tl.sum(here * fresh[:, None], 0)
-        top = higher
-    row = (total / mass).to(out.dtype.element_ty)
-    tl.store(out + t * out_stride + head * width + i, row, mask=live)
+    top = tl.load(at_top, mask=seen, other=float("-inf"))
+    mass = tl.load(at_top + 1, mask=seen, other=0.0)
+    total = tl.load(at + part[:, None] * width + i[None, :], mask=seen[:, None] & live[None, :],
+                    other=0.0)
+    scale = tl.exp2(top - tl.max(top, 0))
+    row = tl.sum(total * scale[:, None], 0) / tl.sum(mass * scale, 0)
+    tl.store(out + t * out_stride + head * width + i, row.to(out.dtype.element_ty), mask=live)

@@ -104,28 +104,29 @@ def at_least(x, least):
 
 @triton.jit
 def append(
-    values, codes, scales, at, scale_at, width, CODEC: tl.constexpr, BLOCK: tl.constexpr,
+    values, codes, scales, at, scale_at, exists, width, CODEC: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """Encode one head's fp32 ``[BLOCK]``, zeros beyond ``width``, to element ``at`` of the codes
-    and ``scale_at`` of the scales."""
-    i = tl.arange(0, BLOCK)
-    live = i < width
+    """Encode heads, fp32 ``[HEADS, BLOCK]``, zeros beyond ``width``, those that exist, to elements
+    ``at`` of the codes and ``scale_at`` of the scales."""
+    HEADS: tl.constexpr = values.shape[0]
+    i = tl.arange(0, BLOCK)[None, :]
+    to, live = codes + at[:, None] + i, exists[:, None] & (i < width)
     if CODEC == "bf16" or CODEC == "float32":
-        tl.store(codes + at + i, values.to(codes.dtype.element_ty), mask=live)
+        tl.store(to, values.to(codes.dtype.element_ty), mask=live)
     elif CODEC == "fp8":
         scale = at_least(largest(values) / 448, 1.1754943508222875e-38)
-        tl.store(codes + at + i, to_e4m3(tl.div_rn(values, scale)), mask=live)
-        tl.store(scales + scale_at, scale)
+        tl.store(to, to_e4m3(tl.div_rn(values, scale[:, None])), mask=live)
+        tl.store(scales + scale_at, scale, mask=exists)
     else:
         GROUPS: tl.constexpr = (BLOCK + 63) // 64
-        grouped = tl.reshape(values, (GROUPS, BLOCK // GROUPS))
+        grouped = tl.reshape(values, (HEADS, GROUPS, BLOCK // GROUPS))
         limit = at_least(largest(grouped) / 127, 5.960464477539063e-08)
         scale = limit.to(tl.float16)
-        codes_f = round_to_even(tl.div_rn(grouped, scale.to(tl.float32)[:, None]))
+        codes_f = round_to_even(tl.div_rn(grouped, scale.to(tl.float32)[:, :, None]))
         clamped = tl.minimum(tl.maximum(codes_f, -127.0), 127.0)
-        tl.store(codes + at + i, tl.reshape(clamped, (BLOCK,)).to(tl.int8), mask=live)
-        g = tl.arange(0, GROUPS)
-        tl.store(scales + scale_at + g, scale, mask=g * 64 < width)
+        tl.store(to, tl.reshape(clamped, (HEADS, BLOCK)).to(tl.int8), mask=live)
+        g = tl.arange(0, GROUPS)[None, :]
+        tl.store(scales + scale_at[:, None] + g, scale, mask=exists[:, None] & (g * 64 < width))
 
 
 @triton.jit

@@ -17,16 +17,16 @@ def key_append(
     wait()
     release()
     t = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    i = tl.arange(0, BLOCK)
-    values = tl.load(key + t * stride + head * width + i, mask=i < width, other=0.0)
+    head = tl.program_id(1) + tl.arange(0, 1)
+    i = tl.arange(0, BLOCK)[None, :]
+    values = tl.load(key + t * stride + head[:, None] * width + i, mask=i < width, other=0.0)
     position = tl.load(positions + t)
     row = tl.load(token_row + t)
     page = tl.load(page_table + row * table_stride + position // PAGE).to(tl.int64)
     at = position % PAGE * num_heads + head
     groups = (width + 63) // 64 if CODEC == "int8" else 1
     append(values.to(tl.float32), codes, scales, page * page_stride + at * width,
-           page * scale_stride + at * groups, width, CODEC, BLOCK)
+           page * scale_stride + at * groups, head < num_heads, width, CODEC, BLOCK)
 
 
 @triton.jit

@@ -10,7 +10,13 @@ import triton.language as tl
 
 from ninfer_triton_kernels.kernels.cache import PAGE, append
 from ninfer_triton_kernels.kernels.overlap import release, wait
-from ninfer_triton_kernels.kernels.rope import load_head
+from ninfer_triton_kernels.kernels.rope import (
+    head_columns,
+    load_places,
+    load_scales,
+    load_turn,
+    turned_heads,
+)
 
 COLUMNS = tl.constexpr(16)
 """Columns that are written at once."""
@@ -33,10 +39,10 @@ def store_entry(
 ):
     """The key of the block that ``position`` completes."""
     page = tl.load(page_table + row * table_stride + position // PAGE).to(tl.int64)
-    entry = position % PAGE // block
+    entry = position % PAGE // block + tl.arange(0, 1)
     groups = (width + 63) // 64 if CODEC == "int8" else 1
-    append(value, codes, scales, page * page_stride + entry * width,
-           page * scale_stride + entry * groups, width, CODEC, BLOCK)
+    append(tl.reshape(value, (1, BLOCK)), codes, scales, page * page_stride + entry * width,
+           page * scale_stride + entry * groups, entry >= 0, width, CODEC, BLOCK)
 
 
 @triton.jit
@@ -68,27 +74,24 @@ def mean_index_append(
     page_table, table_stride, num_heads, width, half, eps, offset, block, CODEC: tl.constexpr,
     HAS_AXES: tl.constexpr, TAIL: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """One head of one token's query; and behind the heads, the keys of blocks. With one warp, as
-    `rope.rope_kv_append`."""
+    """One head of one token's query; and behind the heads, the keys of blocks. With one warp: each
+    component is also read as another's partner before it is written."""
     wait()
     release()
     t = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    i = tl.arange(0, BLOCK)
-    live = i < width
-    turns = i < 2 * half
-    partner = tl.where(turns, tl.where(i < half, i + half, i - half), i)
-    pair = tl.where(i < half, i, i - half)
-    axis = tl.load(axes + pair, mask=turns, other=0) if HAS_AXES else (pair * 0).to(tl.int64)
+    i, partner, pair = head_columns(half, BLOCK)
+    live, turns = i < width, i < 2 * half
     if head < num_heads:
-        base = q + t * q_stride + head * width
-        value, other = load_head(base, query_norm, i, width, eps, offset, partner, True)
-        turn = tl.load(rope_positions + axis * rope_stride + t, mask=turns, other=0)
-        c = tl.load(cos + turn * half + pair, mask=turns, other=1.0)
-        s = tl.load(sin + turn * half + pair, mask=turns, other=0.0)
-        value = value * c + tl.where(i < half, -other, other) * s
-        tl.store(base + i, value.to(q.dtype.element_ty), mask=live)
+        one = tl.arange(0, 1)
+        place = load_places(axes, rope_positions, rope_stride, t, pair, turns, HAS_AXES)
+        scale, partner_scale = load_scales(query_norm, i, partner, width, half, offset, True)
+        to = q + t * q_stride + (head + one) * width
+        value = turned_heads(to, one == 0, cos, sin, place, i, partner, pair, scale, partner_scale,
+                             width, half, eps, True, True)
+        tl.store(to[:, None] + i[None, :], value.to(q.dtype.element_ty), mask=live[None, :])
     else:
+        axis = tl.load(axes + pair, mask=turns, other=0) if HAS_AXES else (pair * 0).to(tl.int64)
         row = tl.load(token_row + t)
         begin = tl.load(row_start + row).to(tl.int64)
         end = tl.load(row_start + row + 1).to(tl.int64)
@@ -102,18 +105,15 @@ def mean_index_append(
                 s = last - block + 1 + j
                 at = position + s - t
                 total += component(k, own, s, begin, at, k_stride, width + 3, i, live, TAIL)
-                beside += component(k, own, s, begin, at, k_stride, width + 3, partner, live, TAIL)
+                beside += component(k, own, s, begin, at, k_stride, width + 3, partner, turns, TAIL)
             value, other = total / block, beside / block
             root = tl.sqrt(tl.sum(tl.where(live, value * value, 0.0)) / width + eps)
-            scale = tl.load(key_norm + i, mask=live, other=0.0).to(tl.float32) + offset
-            scale_beside = tl.load(key_norm + partner, mask=live, other=0.0).to(tl.float32) + offset
-            value, other = value / root * scale, other / root * scale_beside
             first = last - block + 1
             turn = turn_of(rope_positions, rope_stride, own, first, begin, position + first - t,
                            width + 3, width, axis, turns, TAIL)
-            c = tl.load(cos + turn * half + pair, mask=turns, other=1.0)
-            sine = tl.load(sin + turn * half + pair, mask=turns, other=0.0)
-            value = value * c + tl.where(i < half, -other, other) * sine
+            c, sine = load_turn(cos, sin, turn, i, pair, half)
+            scale, partner_scale = load_scales(key_norm, i, partner, width, half, offset, True)
+            value = (value * c * scale + other * sine * partner_scale) / root
             store_entry(value, codes, scales, page_stride, scale_stride, position + last - t, row,
                         page_table, table_stride, block, width, CODEC, BLOCK)
         if t == begin:
