@@ -58,6 +58,16 @@ def test_swiglu(name, make_weight, bind, randn, poisoned):
     assert close(swiglu(x, poisoned(2, 80)), torch.nn.functional.silu(gate) * up)
 
 
+@pytest.mark.parametrize("name", ["bf16", "q8_g32_fp16"])
+def test_many_rows_by_way_of_whole_columns(name, make_weight, bind, randn, poisoned):
+    weight, x = make_weight(name, 21, 64), randn(130, 80)[:, :64]
+    linear, _ = bind("linear", weight=weight, bias=None)
+    for _ in range(2):
+        out = poisoned(130, 30)
+        assert close(linear(x, out[:, :21]), exact(weight, x))
+        assert out[:, 21:].isnan().all()
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_many_rows(name, make_weight, bind, randn, poisoned):
     """More than read the weight at its own pace."""

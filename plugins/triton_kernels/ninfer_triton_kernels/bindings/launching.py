@@ -7,6 +7,7 @@ from math import inf
 
 import torch
 import triton
+from torch import Tensor
 
 from ninfer_core.api import KernelRequest
 from ninfer_triton_kernels.kernels.products import INTERPRETED
@@ -20,6 +21,11 @@ OVERLAPPED: dict[str, bool] = {} if IS_INTERPRETED else {"launch_pdl": True}
 def power(count: int, least: int = 16) -> int:
     """The power of two that is not below ``count`` and ``least``."""
     return max(least, triton.next_power_of_2(count))
+
+
+def or_other(given: Tensor | None, placeholder: Tensor) -> Tensor:
+    """A pointer that a kernel takes and does not read, where there is no tensor."""
+    return placeholder if given is None else given
 
 
 def limit_of(request: KernelRequest) -> float:

@@ -19,6 +19,9 @@ FEW_TOKENS = 128
 """Most rows that products take whose time is that of reading the weight: eight sequences of
 sixteen tokens. More go through the library's product of bf16 matrices."""
 
+WHOLE = 8
+"""Columns whose multiples the library has quick kernels for."""
+
 
 def bind_linear(
     request: KernelRequest, weight: Weight, bias: Tensor | None
@@ -38,12 +41,27 @@ class MatrixProduct:
         if x.shape[0] <= FEW_TOKENS or not matrix.wide or out.dtype != torch.bfloat16:
             matrix.multiply(x, out, self.bias, residual)
             return out
-        transposed = matrix.unpack().T
+        weight = matrix.unpack()
         if residual is not None:
-            torch.addmm(residual, x, transposed, out=out)
+            torch.addmm(residual, x, weight.T, out=out)
+        elif len(weight) % WHOLE:
+            _multiply_padded(x, weight, out)
         else:
-            torch.mm(x, transposed, out=out)
+            torch.mm(x, weight.T, out=out)
         return out if self.bias is None else out.add_(self.bias)
+
+
+def _multiply_padded(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """``out = x W^T`` by way of a whole number of columns: with another (a router and the score of
+    a shared expert), the library takes ten times as long."""
+    (rows, depth), count = weight.shape, len(x)
+    width = -(-rows // WHOLE) * WHOLE
+    padded = shared("padded_weight", width * depth, torch.bfloat16, x.device)
+    padded = padded[: width * depth].view(width, depth)
+    padded[:rows].copy_(weight)
+    product = shared("padded_product", width * count, torch.bfloat16, x.device)
+    product = product[: width * count].view(count, width)
+    out.copy_(torch.mm(x, padded.T, out=product)[:, :rows])
 
 
 def bind_swiglu(request: KernelRequest, weight: Weight) -> Callable[[Tensor, Tensor], Tensor]:

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from ninfer_core.api import WeightInfo
 from ninfer_core.artifact.weight import Weight
+from ninfer_triton_kernels.bindings import hopper_tiled
 from ninfer_triton_kernels.bindings.launching import (
     IS_INTERPRETED,
     OVERLAPPED,
     capability,
     num_processors,
+    or_other,
 )
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.fragments import Fragments, fragments_of
@@ -98,7 +100,7 @@ def tokens_of(x: Tensor) -> int:
     return next((n for n in TOKENS if x.shape[0] <= n), TOKENS[-1])
 
 
-class _Launch:
+class ProductLaunch:
     """How a product of some rows of activations is launched: what both kinds of matrices share."""
 
     def __init__(
@@ -141,11 +143,12 @@ class DenseMatrix:
         *, gated: float = 0.0,
     ) -> None:
         (rows, depth), tile = self.shape, self.tile
-        launch = _Launch(tile, rows, x, residual, out, gated)
+        launch = ProductLaunch(tile, rows, x, residual, out, gated)
         dense_linear[launch.grid](
-            x, self.codes, _or(bias, x), _or(residual, x), out, launch.parts, launch.arrivals,
-            x.shape[0], launch.width, depth, *launch.strides, gated, bias is not None,
-            residual is not None, rows % (launch.height * (2 if gated else 1)) == 0,
+            x, self.codes, or_other(bias, x), or_other(residual, x), out, launch.parts,
+            launch.arrivals, x.shape[0], launch.width, depth, *launch.strides, gated,
+            bias is not None, residual is not None,
+            rows % (launch.height * (2 if gated else 1)) == 0,
             depth % (tile.batch * DENSE_COLUMNS) == 0, launch.tokens,
             launch.height, DENSE_COLUMNS, tile.batch, tile.splits, tile.stages,
             num_warps=tile.warps, **OVERLAPPED,
@@ -171,7 +174,7 @@ class TiledMatrix:
     def tensors(self) -> tuple[Tensor, ...]:
         stored = self.stored
         optional = stored.high, stored.scales, stored.minimums, stored.divisor
-        return stored.codes, *(_or(each, stored.codes) for each in optional)
+        return stored.codes, *(or_other(each, stored.codes) for each in optional)
 
     @property
     def kinds(self) -> tuple[int, int, int, bool]:
@@ -187,14 +190,18 @@ class TiledMatrix:
         *, gated: float = 0.0,
     ) -> None:
         (rows, depth), stored = self.shape, self.stored
+        if hopper_tiled.takes(self, x):
+            launch = ProductLaunch(hopper_tiled.tile_of(self), rows, x, residual, out, gated)
+            hopper_tiled.multiply(self, launch, x, out, bias, residual, gated)
+            return
         tile = self.tile.for_tokens(tokens_of(x), self.group)
-        launch = _Launch(tile, rows, x, residual, out, gated)
+        launch = ProductLaunch(tile, rows, x, residual, out, gated)
         tiled_linear[launch.grid](
-            x, stored.codes, _or(stored.high, x), stored.scales, _or(stored.minimums, x),
-            _or(stored.divisor, x), _or(bias, x), _or(residual, x), out, launch.parts,
-            launch.arrivals, x.shape[0], launch.width, *launch.strides, depth, self.bits,
-            self.offset, self.group, stored.minimums is not None, gated, bias is not None,
-            residual is not None, depth % self.block == 0, launch.tokens,
+            x, stored.codes, or_other(stored.high, x), stored.scales, or_other(stored.minimums, x),
+            or_other(stored.divisor, x), or_other(bias, x), or_other(residual, x), out,
+            launch.parts, launch.arrivals, x.shape[0], launch.width, *launch.strides, depth,
+            self.bits, self.offset, self.group, stored.minimums is not None, gated,
+            bias is not None, residual is not None, depth % self.block == 0, launch.tokens,
             launch.height, tile.batch, tile.splits, tile.stages, num_warps=tile.warps,
             **OVERLAPPED,
         )
@@ -203,13 +210,8 @@ class TiledMatrix:
         (rows, depth), stored = self.shape, self.stored
         out = shared("unpacked", rows * depth, torch.bfloat16, stored.codes.device)
         unpack_fragments[-(-rows // 64), -(-depth // self.block)](
-            stored.codes, _or(stored.high, out), stored.scales, _or(stored.minimums, out),
-            _or(stored.divisor, out), out, rows, depth, self.bits, self.offset, self.group,
+            stored.codes, or_other(stored.high, out), stored.scales, or_other(stored.minimums, out),
+            or_other(stored.divisor, out), out, rows, depth, self.bits, self.offset, self.group,
             stored.minimums is not None, 64,
         )
         return out[: rows * depth].view(rows, depth)
-
-
-def _or(given: Tensor | None, placeholder: Tensor) -> Tensor:
-    """A pointer that a kernel takes and does not read, where there is no tensor."""
-    return placeholder if given is None else given

@@ -104,6 +104,33 @@ def codes_at(words, FIRST: tl.constexpr, BITS: tl.constexpr):
 
 
 @triton.jit
+def five_bit_planes(words, high, S: tl.constexpr, BN: tl.constexpr):
+    """As `affine_planes`, from high words ``[S, BN / 16, 32]``."""
+    whole = tl.reshape(words, (S, BN // 16, 32, 2, 2))
+    p0, p1, p2 = codes_at(whole, 0, 5), codes_at(whole, 5, 5), codes_at(whole, 10, 5)
+    a, b = row_halves(words, S, BN)
+    a0, a1 = tl.split(a)
+    b0, b1 = tl.split(b)
+    last = codes_at(a0, 15, 1) | moved(b0, -14, 2) | moved(a1, -13, 4) | moved(b1, -12, 8)
+    last |= moved(high, -11, 16)
+    p3 = tl.join(tl.join(codes_at(high, 0, 5), codes_at(high, 10, 5)),
+                 tl.join(codes_at(high, 5, 5), last))
+    return p0, p1, p2, p3
+
+
+@triton.jit
+def six_bit_planes(words, high, S: tl.constexpr, BN: tl.constexpr):
+    """As `affine_planes`, from high words ``[S, BN / 16, 32, 2]``."""
+    a, b = row_halves(words, S, BN)
+    p0 = tl.join(codes_at(a, 0, 6), codes_at(b, 0, 6))
+    p1 = tl.join(codes_at(a, 6, 6), codes_at(b, 6, 6))
+    p2 = tl.join(codes_at(high, 0, 6), codes_at(high, 6, 6))
+    p3 = tl.join(codes_at(a, 12, 4) | moved(high, -8, 0x30),
+                 codes_at(b, 12, 4) | moved(high, -10, 0x30))
+    return p0, p1, p2, p3
+
+
+@triton.jit
 def affine_planes(words, high, BITS: tl.constexpr, S: tl.constexpr, BN: tl.constexpr):
     """128 + code of each plane, from `load_elements` and `load_high`.
 
@@ -117,24 +144,9 @@ def affine_planes(words, high, BITS: tl.constexpr, S: tl.constexpr, BN: tl.const
         p0, p1 = codes_at(whole, 0, 4), codes_at(whole, 4, 4)
         p2, p3 = codes_at(whole, 8, 4), codes_at(whole, 12, 4)
     elif BITS == 6:
-        a, b = row_halves(words, S, BN)
-        c = tl.permute(high, (1, 2, 0, 3))
-        p0 = tl.join(codes_at(a, 0, 6), codes_at(b, 0, 6))
-        p1 = tl.join(codes_at(a, 6, 6), codes_at(b, 6, 6))
-        p2 = tl.join(codes_at(c, 0, 6), codes_at(c, 6, 6))
-        p3 = tl.join(codes_at(a, 12, 4) | moved(c, -8, 0x30),
-                     codes_at(b, 12, 4) | moved(c, -10, 0x30))
+        p0, p1, p2, p3 = six_bit_planes(words, tl.permute(high, (1, 2, 0, 3)), S, BN)
     else:
-        whole = tl.reshape(words, (S, BN // 16, 32, 2, 2))
-        p0, p1, p2 = codes_at(whole, 0, 5), codes_at(whole, 5, 5), codes_at(whole, 10, 5)
-        h = tl.permute(high, (1, 2, 0))
-        a, b = row_halves(words, S, BN)
-        a0, a1 = tl.split(a)
-        b0, b1 = tl.split(b)
-        last = codes_at(a0, 15, 1) | moved(b0, -14, 2) | moved(a1, -13, 4) | moved(b1, -12, 8)
-        last |= moved(h, -11, 16)
-        p3 = tl.join(tl.join(codes_at(h, 0, 5), codes_at(h, 10, 5)),
-                     tl.join(codes_at(h, 5, 5), last))
+        p0, p1, p2, p3 = five_bit_planes(words, tl.permute(high, (1, 2, 0)), S, BN)
     return p0, p1, p2, p3
 
 
@@ -156,6 +168,16 @@ def e2m1_of(words, factors, HALF: tl.constexpr):
 
 
 @triton.jit
+def scaled_e2m1_planes(words, scales, S: tl.constexpr, BN: tl.constexpr):
+    """As `e2m1_planes`, from scales ``[S, BN / 16, 32, 1]``."""
+    factors = (moved(scales, 4, 0x0FF0, 0x7000), moved(scales, -4, 0x0FF0, 0x7000))
+    a, b = row_halves(words, S, BN)
+    a0, a1, a2, a3 = e2m1_of(a, factors, 0)
+    b0, b1, b2, b3 = e2m1_of(b, factors, 1)
+    return tl.join(a0, b0), tl.join(a1, b1), tl.join(a2, b2), tl.join(a3, b3)
+
+
+@triton.jit
 def e2m1_planes(words, scales, S: tl.constexpr, BN: tl.constexpr):
     """Planes of 2^-7 times the values, from `load_elements` and `load_factors`.
 
@@ -163,12 +185,7 @@ def e2m1_planes(words, scales, S: tl.constexpr, BN: tl.constexpr):
     half of the planes: by (row half, half of the planes). It is exponent and mantissa of a bf16 of
     2^119 times the scale.
     """
-    byte = tl.permute(scales, (1, 2, 0))[:, :, :, None]
-    factors = (moved(byte, 4, 0x0FF0, 0x7000), moved(byte, -4, 0x0FF0, 0x7000))
-    a, b = row_halves(words, S, BN)
-    a0, a1, a2, a3 = e2m1_of(a, factors, 0)
-    b0, b1, b2, b3 = e2m1_of(b, factors, 1)
-    return tl.join(a0, b0), tl.join(a1, b1), tl.join(a2, b2), tl.join(a3, b3)
+    return scaled_e2m1_planes(words, tl.permute(scales, (1, 2, 0))[:, :, :, None], S, BN)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ from ninfer_triton_kernels.kernels.products import (
     multiply,
     share_of,
     stored_rows,
+    sum_batch,
     sum_splits,
     write_product,
 )
@@ -32,7 +33,7 @@ def dense_totals(
             live = exists[None, :, None] & (k < depth)[:, None, :]
             values = tl.load(weight + at + k[:, None, :], mask=live, other=0.0)
         total = multiply(values, load_columns(x, t, is_token, k, x_stride, depth, EVEN_K), total)
-    return tl.sum(total, 0)
+    return sum_batch(total)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

@@ -45,6 +45,33 @@ def multiply(a, b, total):
         return dot(a, b, total)
 
 
+@triton.jit
+def halves_added(parts):
+    """``[BN, N, S]`` to ``[BN, N, S / 2]``."""
+    BN: tl.constexpr = parts.shape[0]
+    N: tl.constexpr = parts.shape[1]
+    HALF: tl.constexpr = parts.shape[2] // 2
+    one, two = tl.split(tl.permute(tl.reshape(parts, (BN, N, 2, HALF)), (0, 1, 3, 2)))
+    return one + two
+
+
+@triton.jit
+def sum_batch(total):
+    """Sum ``[BN, N]`` of a batch of products ``[S, BN, N]``, S a power of two up to 8: one half is
+    added to the other until there is one. Each thread gets at once all that it adds, whereas
+    ``tl.sum`` would have warps meet twice, and what comes behind twice again."""
+    S: tl.constexpr = total.shape[0]
+    tl.static_assert(S <= 8)
+    parts = tl.permute(total, (1, 2, 0))
+    if S > 4:
+        parts = halves_added(parts)
+    if S > 2:
+        parts = halves_added(parts)
+    if S > 1:
+        parts = halves_added(parts)
+    return tl.reshape(parts, (total.shape[1], total.shape[2]))
+
+
 UNLIMITED = tl.constexpr(float("inf"))
 
 
@@ -93,14 +120,20 @@ def sum_splits(total, parts, arrivals, SPLITS: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def gate(total, BN: tl.constexpr, LIMIT: tl.constexpr):
-    """``silu(gate) * up`` of a tile whose rows lie as in `stored_rows`: ``[BN / 2, N]``. A limit
-    that is not infinite clamps gates from above, and the others on both sides."""
-    halves = tl.reshape(total, (BN // 32, 2, 16, total.shape[1]))
-    gates, ups = tl.split(tl.permute(halves, (0, 2, 3, 1)))
+def gated(gates, ups, LIMIT: tl.constexpr):
+    """``silu(gates) * ups``. A limit that is not infinite clamps gates from above, and the others
+    on both sides."""
     if LIMIT != UNLIMITED:
         gates, ups = tl.minimum(gates, LIMIT), tl.clamp(ups, -LIMIT, LIMIT)
-    return tl.reshape(gates / (1 + tl.exp(-gates)) * ups, (BN // 2, total.shape[1]))
+    return gates / (1 + tl.exp(-gates)) * ups
+
+
+@triton.jit
+def gate(total, BN: tl.constexpr, LIMIT: tl.constexpr):
+    """`gated` of a tile whose rows lie as in `stored_rows`: ``[BN / 2, N]``."""
+    halves = tl.reshape(total, (BN // 32, 2, 16, total.shape[1]))
+    gates, ups = tl.split(tl.permute(halves, (0, 2, 3, 1)))
+    return tl.reshape(gated(gates, ups, LIMIT), (BN // 2, total.shape[1]))
 
 
 @triton.jit

@@ -28,6 +28,7 @@ from ninfer_triton_kernels.kernels.products import (
     INTERPRETED,
     multiply,
     share_of,
+    sum_batch,
     sum_splits,
     write_product,
 )
@@ -212,7 +213,7 @@ def tiled_totals(
                               BITS, GROUP, HAS_MINIMUM)
             later = longer(later, step)
         held = later
-    result = tl.sum(total, 0)
+    result = sum_batch(total)
     if GROUP == 0 or GROUP == 16 or (BITS == 8 and OFFSET == 0):
         factors = row_factors(scales, divisor, tile, BITS, OFFSET, GROUP)
         result *= tl.reshape(factors, (BN,))[:, None]
