@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class Linear:
         biases: Sequence[Tensor | None] = [None] * len(weights)
         if bias:
             biases = torch.cat([context.tensor(name) for name in bias]).split(widths)
-        self._product = _bind(context, weights, tuple(biases), widths)
+        self._product = bind_products(context, weights, biases)
         if out:
             self._out = context.buffer(out, sum(widths), dtype=dtype)
 
@@ -57,19 +58,17 @@ class Linear:
         self._product(x, out)
 
 
-def _bind(
-    context: BuildContext, weights: tuple[Weight, ...], biases: tuple[Tensor | None, ...],
-    widths: Sequence[int],
+def bind_products(
+    context: BuildContext, weights: Sequence[Weight], biases: Sequence[Tensor | None]
 ) -> Product:
-    product = None
-    if len(weights) > 1:
-        product = bind_fused(context, "linear_group", weights=weights, biases=biases)
+    """Products of one input with weights, side by side."""
+    if len(weights) == 1:
+        return cast(Product, context.bind("linear", weight=weights[0], bias=biases[0]))
+    product = bind_fused(context, "linear_group", weights=tuple(weights), biases=tuple(biases))
     if product is None:
-        products = [
-            context.bind("linear", weight=weight, bias=bias)
-            for weight, bias in zip(weights, biases, strict=True)
-        ]
-        product = products[0] if len(products) == 1 else side_by_side(products, widths)
+        products = [context.bind("linear", weight=weight, bias=bias)
+                    for weight, bias in zip(weights, biases, strict=True)]
+        product = side_by_side(products, [weight.info.shape[0] for weight in weights])
     return product
 
 

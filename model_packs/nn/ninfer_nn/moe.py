@@ -10,8 +10,9 @@ from torch import Tensor
 from ninfer_core.api import BuildContext
 from ninfer_nn.columns import columns
 from ninfer_nn.fused import bind_fused
-from ninfer_nn.linear import Linear
+from ninfer_nn.linear import bind_products
 from ninfer_nn.mlp import GatedProduct
+from ninfer_nn.norm import RMSNorm
 
 
 class SparseMoE:
@@ -24,25 +25,33 @@ class SparseMoE:
     :param scoring, scale: as of ``moe_route``; sigmoids are of products in FP32, for the choice.
     :param shared_score: whether the shared MLP is scaled.
     :param limit: as of `GatedProduct`. :param adds: False: written there instead.
+    :param norm: through which router and experts read, if any.
     """
 
     def __init__(
         self, context: BuildContext, name: str, *, num_experts: int, top_k: int,
         scoring: Literal["softmax", "sigmoid"] = "softmax", scale: float = 1.0,
         shared_score: bool = True, limit: float = 0.0, adds: bool = True,
+        norm: RMSNorm | None = None,
     ) -> None:
         sizes: dict[str, Any] = {"num_experts": num_experts, "top_k": top_k}
-        by_sigmoid, self._adds = scoring == "sigmoid", adds
+        by_sigmoid, self._adds, self._norm = scoring == "sigmoid", adds, norm
         dtype = torch.float32 if by_sigmoid else None
         scored = {"router": num_experts, **({"shared_score": 1} if shared_score else {})}
-        self._score = Linear(
-            context, *[f"{name}/{each}" for each in scored], out="moe_scores", dtype=dtype
-        )
-        self._scores = columns(context, "moe_scores", [*scored.values()], dtype)
-        self._route = context.bind(
-            "moe_route", sizes={**sizes, "scoring": scoring, "scale": scale},
-            bias=context.tensor(f"{name}/router_bias", dtype=dtype) if by_sigmoid else None,
-        )
+        weights = context.weight_runs(*[f"{name}/{each}" for each in scored])
+        self._scores = context.buffer("moe_scores", sum(scored.values()), dtype=dtype)
+        self._parts = columns(context, "moe_scores", [*scored.values()], dtype)
+        self._router = None
+        if norm is not None and len(weights) == 1:
+            facts, self._normed = {**norm.sizes, **sizes, "scoring": scoring}, norm.out
+            self._router = bind_fused(
+                context, "moe_router", facts, norm=norm.weight, weight=weights[0])
+        if self._router is None:
+            self._score = bind_products(context, weights, [None] * len(weights))
+            self._route = context.bind(
+                "moe_route", sizes={**sizes, "scoring": scoring, "scale": scale},
+                bias=context.tensor(f"{name}/router_bias", dtype=dtype) if by_sigmoid else None,
+            )
         self._ids = context.buffer("moe_ids", top_k, dtype=torch.int32)
         self._weights = context.buffer("moe_weights", top_k, dtype=torch.float32)
         experts = [f"{name}/experts/{e}" for e in range(num_experts)]
@@ -64,10 +73,15 @@ class SparseMoE:
 
     def __call__(self, x: Tensor, stream: Tensor) -> None:
         """``x`` ``[T, H]``, ``stream`` ``[T, H]``."""
-        self._score(x)
-        logits, *shared = self._scores(x.shape[0])
-        ids, weights = self._ids(x.shape[0]), self._weights(x.shape[0])
-        self._route(logits, ids, weights)
+        count = x.shape[0]
+        ids, weights, scores = self._ids(count), self._weights(count), self._scores(count)
+        logits, *shared = self._parts(count)
+        if self._router is not None:
+            x = self._router(x, self._normed(count), scores, ids, weights)
+        else:
+            x = x if self._norm is None else self._norm(x)
+            self._score(x, scores)
+            self._route(logits, ids, weights)
         rest = stream if self._adds else None
         if self._together is not None:
             self._together(x, ids, weights, shared[0] if shared else None, stream, rest)

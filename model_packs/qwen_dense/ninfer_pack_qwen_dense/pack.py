@@ -7,8 +7,9 @@ from typing import Any
 
 from ninfer_checkpoints.parameters import Block, Parameter, gated_mlp
 from ninfer_core.api import BuildContext
-from ninfer_nn import SwiGLU
+from ninfer_nn import RMSNorm, SwiGLU
 from ninfer_pack_qwen_dense.config import DenseConfig
+from ninfer_qwen_family.model import FeedForward
 from ninfer_qwen_family.pack import QwenPack
 
 
@@ -21,9 +22,12 @@ class QwenDensePack(QwenPack[DenseConfig]):
     def feed_forward(self, config: DenseConfig, block: Block) -> Iterable[Parameter]:
         return gated_mlp(block, "mlp", "mlp.", config.hidden_size, config.intermediate_size)
 
-    def build_feed_forward(self, config: DenseConfig, context: BuildContext, name: str) -> SwiGLU:
+    def build_feed_forward(
+        self, config: DenseConfig, context: BuildContext, name: str, norm: RMSNorm
+    ) -> FeedForward:
         gate, up, down = (f"{name}/mlp/{part}" for part in ("gate", "up", "down"))
-        return SwiGLU(context, gate=gate, up=up, down=down)
+        mlp = SwiGLU(context, gate=gate, up=up, down=down)
+        return lambda stream: mlp(norm(stream), stream)
 
     def tiny_sizes(self) -> Mapping[str, Any]:
         return {"intermediate_size": 80}

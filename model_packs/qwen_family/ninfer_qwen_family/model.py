@@ -29,9 +29,10 @@ from ninfer_qwen_family.config import QwenConfig
 
 Mixer = Callable[[Tensor, StepBatch, Tensor], None]
 """Called with the normed input, the batch and the stream that it adds to."""
-BuildFeedForward = Callable[[Any, BuildContext, str], Callable[[Tensor, Tensor], None]]
-"""``(config, context, name of the layer) -> feed-forward block``, called with the normed input and
-the stream that it adds to."""
+FeedForward = Callable[[Tensor], None]
+"""Called with the stream, which it reads through its norm and adds to."""
+BuildFeedForward = Callable[[Any, BuildContext, str, RMSNorm], FeedForward]
+"""``(config, context, name of the layer, norm) -> feed-forward block``."""
 
 
 class QwenModel:
@@ -71,16 +72,12 @@ class QwenModel:
 class QwenLayer:
     """A mixer and a feed-forward block; each reads the stream through a norm and adds to it."""
 
-    def __init__(
-        self, mixer_norm: RMSNorm, mixer: Mixer, mlp_norm: RMSNorm,
-        mlp: Callable[[Tensor, Tensor], None],
-    ) -> None:
-        self._mixer_norm, self._mixer = mixer_norm, mixer
-        self._mlp_norm, self._mlp = mlp_norm, mlp
+    def __init__(self, mixer_norm: RMSNorm, mixer: Mixer, feed_forward: FeedForward) -> None:
+        self._mixer_norm, self._mixer, self._feed_forward = mixer_norm, mixer, feed_forward
 
     def __call__(self, stream: Tensor, batch: StepBatch) -> None:
         self._mixer(self._mixer_norm(stream), batch, stream)
-        self._mlp(self._mlp_norm(stream), stream)
+        self._feed_forward(stream)
 
 
 class QwenPredictor:
@@ -174,10 +171,10 @@ class QwenBuilder(Builder[QwenConfig]):
         self._feed_forward = feed_forward
 
     def layer(self, name: str, mixer: Mixer) -> QwenLayer:
+        norm = self.norm(f"{name}/post_attention_norm", out="normed")
         return QwenLayer(
             self.norm(f"{name}/input_norm", out="normed"), mixer,
-            self.norm(f"{name}/post_attention_norm", out="normed"),
-            self._feed_forward(self.config, self.context, name),
+            self._feed_forward(self.config, self.context, name, norm),
         )
 
     def attention(self, name: str, state: str, layer: int) -> GatedAttention:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
-
-from torch import Tensor
 
 from ninfer_checkpoints.parameters import Block, Parameter
 from ninfer_core import api
-from ninfer_nn import delta_net_states
+from ninfer_nn import RMSNorm, delta_net_states
 from ninfer_qwen_family.config import QwenConfig, configure
 from ninfer_qwen_family.frontend import QwenFrontend
 from ninfer_qwen_family.importing import import_source
-from ninfer_qwen_family.model import QwenModel
+from ninfer_qwen_family.model import FeedForward, QwenModel
 from ninfer_qwen_family.parameters import checkpoint_parameters, proposal_parameters
 
 C = TypeVar("C", bound=QwenConfig)
@@ -35,9 +33,9 @@ class QwenPack(Generic[C]):
         raise NotImplementedError
 
     def build_feed_forward(
-        self, config: C, context: api.BuildContext, name: str
-    ) -> Callable[[Tensor, Tensor], None]:
-        """The feed-forward block of the layer ``name``."""
+        self, config: C, context: api.BuildContext, name: str, norm: RMSNorm
+    ) -> FeedForward:
+        """The feed-forward block of the layer ``name``, which reads the stream through ``norm``."""
         raise NotImplementedError
 
     def tiny_sizes(self) -> Mapping[str, Any]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from ninfer_checkpoints.parameters import Block, Parameter, sparse_moe
 from ninfer_core.api import BuildContext
-from ninfer_nn import SparseMoE
+from ninfer_nn import RMSNorm, SparseMoE
 from ninfer_pack_qwen_moe.config import QwenMoeConfig
+from ninfer_qwen_family.model import FeedForward
 from ninfer_qwen_family.pack import QwenPack
 
 
@@ -33,12 +34,13 @@ class QwenMoePack(QwenPack[QwenMoeConfig]):
         }
 
     def build_feed_forward(
-        self, config: QwenMoeConfig, context: BuildContext, name: str
-    ) -> SparseMoE:
-        return SparseMoE(
+        self, config: QwenMoeConfig, context: BuildContext, name: str, norm: RMSNorm
+    ) -> FeedForward:
+        experts = SparseMoE(
             context, f"{name}/moe", num_experts=config.num_experts,
-            top_k=config.num_experts_per_tok,
+            top_k=config.num_experts_per_tok, norm=norm,
         )
+        return lambda stream: experts(stream, stream)
 
     def tiny_sizes(self) -> Mapping[str, Any]:
         # All experts but the last: a choice that rounding turns over is a jump in the logits.

@@ -17,6 +17,9 @@ from ninfer_core.artifact.weight import Weight
 from ninfer_core.ops.binder import Binder
 from ninfer_core.state.views import PagedPlanes, SlotPlanes
 
+PRODUCTS = ("linear", "linear_group", "moe_router", "swiglu")
+"""Ops that multiply with every weight that they have."""
+
 
 @frozen(eq=False)
 class Call:
@@ -80,7 +83,7 @@ class Call:
 
     def matrix_flops(self, num_tokens: int) -> int:
         """Operations of products with matrices, of experts those that tokens choose."""
-        if not self.banks and self.request.op not in ("linear", "linear_group", "swiglu"):
+        if not self.banks and self.request.op not in PRODUCTS:
             return 0
         sizes, banks = self.request.sizes, elements_of(self.banks)
         chosen = banks * sizes["top_k"] // sizes["num_experts"] if banks else 0

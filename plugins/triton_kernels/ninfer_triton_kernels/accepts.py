@@ -20,6 +20,8 @@ MAX_KEY_DIM = 256
 """Rows of a state that one warp holds, for sixteen of its columns."""
 MAX_BLOCK_KEY_DIM = 128
 """Of which four warps hold 32 columns, beside what products need."""
+MOST_ROUTED = 8192
+"""Columns of a router: of two rows of it, what four warps hold."""
 MOST_IDS = 1 << 20
 """Tokens of a vocabulary."""
 
@@ -117,6 +119,19 @@ def accept_moe_route(request: KernelRequest) -> str | None:
         return f"has no scores by {scoring}"
     if scoring == "softmax" and scale != 1.0:
         return f"does not scale shares of a softmax by {scale}"
+    return accept_dtype(request)
+
+
+def accept_moe_router(request: KernelRequest) -> str | None:
+    [weight], experts = request.weights, request.sizes["num_experts"]
+    if request.sizes["scoring"] != "softmax":
+        return f"has no scores by {request.sizes['scoring']}"
+    if weight.format.name != "bf16":
+        return f"reads routers of bf16, not of {weight.format.name}"
+    if len(weight.shape) != 2 or weight.shape[0] - experts not in (0, 1):
+        return f"this is no router of {experts} experts: {list(weight.shape)}"
+    if weight.shape[1] > MOST_ROUTED:
+        return f"holds rows of {MOST_ROUTED} at most, not of {weight.shape[1]}"
     return accept_dtype(request)
 
 

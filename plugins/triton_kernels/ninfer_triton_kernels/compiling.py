@@ -16,7 +16,15 @@ from attrs import frozen
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from ninfer_triton_kernels.bindings import expert_groups, groups, prompt_attention, stored
+from ninfer_triton_kernels.bindings import (
+    expert_groups,
+    experts,
+    groups,
+    hopper_tiled,
+    prompt_attention,
+    slots,
+    stored,
+)
 
 PROCESSORS = {90: 132, 120: 170, 121: 48}
 """Multiprocessors of the H200, the RTX 5090 and the DGX Spark."""
@@ -70,11 +78,18 @@ def compiling_for(capability: int) -> Iterator[dict[str, Any]]:
 
     with (
         mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(experts, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(groups, "num_processors", lambda device: PROCESSORS[capability]),
+        mock.patch.object(hopper_tiled, "capability", lambda device: capability),
+        mock.patch.object(hopper_tiled, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(stored, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(stored, "capability", lambda device: capability),
         mock.patch.object(expert_groups, "capability", lambda device: capability),
+        mock.patch.object(
+            expert_groups, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(prompt_attention, "capability", lambda device: capability),
+        mock.patch.object(slots, "capability", lambda device: capability),
+        mock.patch.object(slots, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(
             prompt_attention, "num_processors", lambda device: PROCESSORS[capability]),
     ):

@@ -97,14 +97,24 @@ def parameters():
     return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
 
 
-@pytest.fixture
-def context(parameters):
-    references = [each.reference_kernel() for each in CONTRACTS.values() if not each.fused]
+def _context(parameters, contracts):
+    references = [each.reference_kernel() for each in contracts]
     kernels = {spec.name: Registered(spec) for spec in references}
     store = StateStore(
         [KV], CODEC, num_pages=4, max_sequences=1, max_context=256, max_verify_rows=1
     )
     return Context(parameters, Binder(kernels, CONTRACTS, device="cpu"), store)
+
+
+@pytest.fixture
+def context(parameters):
+    return _context(parameters, [each for each in CONTRACTS.values() if not each.fused])
+
+
+@pytest.fixture
+def fused_context(parameters):
+    """In which there are kernels of fused ops, too."""
+    return _context(parameters, CONTRACTS.values())
 
 
 @pytest.fixture(params=SPARSE_STEPS)

@@ -8,7 +8,7 @@ from transformers.models.glm5_next.modeling_glm5_next import Glm5NextTextMoE
 from transformers.models.qwen3_5_moe import Qwen3_5MoeTextConfig
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeSparseMoeBlock
 
-from ninfer_nn import SparseMoE
+from ninfer_nn import RMSNorm, SparseMoE
 
 HIDDEN, EXPERTS, TOP_K, INNER, SHARED, TOKENS = 40, 6, 3, 20, 28, 30
 
@@ -29,8 +29,8 @@ def oracle():
 
 
 @pytest.fixture
-def block(context, oracle):
-    """Our block on the same weights."""
+def moe_parameters(oracle):
+    """The same weights by our names."""
     shared = oracle.shared_expert
     parameters = {
         "router": oracle.gate.weight, "shared_score": oracle.shared_expert_gate.weight,
@@ -41,8 +41,12 @@ def block(context, oracle):
         gate, up = oracle.experts.gate_up_proj[expert].chunk(2)
         name, down = f"experts/{expert}", oracle.experts.down_proj[expert]
         parameters |= {f"{name}/gate": gate, f"{name}/up": up, f"{name}/down": down}
-    parameters = {f"moe/{name}": each for name, each in parameters.items()}
-    context = evolve(context, parameters=parameters)
+    return {f"moe/{name}": each for name, each in parameters.items()}
+
+
+@pytest.fixture
+def block(context, moe_parameters):
+    context = evolve(context, parameters=moe_parameters)
     return SparseMoE(context, "moe", num_experts=EXPERTS, top_k=TOP_K)
 
 
@@ -56,6 +60,24 @@ def test_as_transformers(chunks, block, oracle):
         block(x[rows], stream[rows])
         start += count
     assert torch.allclose(stream - 1, expected, rtol=0, atol=1e-5 * expected.abs().max())
+
+
+@pytest.mark.parametrize("kernels", ["context", "fused_context"])
+def test_through_a_norm(kernels, request, moe_parameters, oracle):
+    """Router and experts read what is normed, whether or not a kernel takes norm and router."""
+    weight = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(2)) / 4
+    context = evolve(
+        request.getfixturevalue(kernels), parameters={**moe_parameters, "norm": weight})
+    norm = RMSNorm(context, "norm", eps=1e-6, out="normed", unit_offset=True)
+    block = SparseMoE(context, "moe", num_experts=EXPERTS, top_k=TOP_K, norm=norm)
+    x = 2 * torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(6))
+    normed = x / (x.square().mean(1, keepdim=True) + 1e-6).sqrt() * (1 + weight)
+    expected, stream = x + oracle(normed[None])[0], x.clone()
+    block(stream, stream)
+    bound = {each.request.op for each in context.binder.choices}
+    assert ("moe_router" in bound, "moe_route" in bound) == (
+        (True, False) if kernels == "fused_context" else (False, True))
+    assert torch.allclose(stream, expected, rtol=0, atol=1e-5 * expected.abs().max())
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`moe_route`, `moe_mlp` and `shared_moe_mlp` against FP64 formulas; bits against company."""
+"""Ops of mixtures of experts against FP64 formulas; bits against company."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from torch.nn.functional import silu
 
 from ninfer_core.ops.moe_mlp import reference as moe_mlp
 from ninfer_core.ops.moe_route import reference as moe_route
+from ninfer_core.ops.moe_router import reference as moe_router
 from ninfer_core.ops.shared_moe_mlp import reference as shared_moe_mlp
 
 E, K, H, I = 5, 3, 64, 24  # noqa: E741
@@ -72,6 +73,25 @@ def test_experts_are_valid_whatever_the_logits(make_request):
     ids, _ = route(logits, 4, make_request)
     assert all(sorted(set(row)) == sorted(row) for row in ids.tolist())
     assert ids.min() >= 0 and ids.max() < 6
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_a_router_norms_scores_and_chooses(scored, make_weight, make_request):
+    weight, norm = randn(E + scored, H) / 8, randn(H, seed=2) / 4
+    sizes = {**SIZES, "eps": 1e-6, "unit_offset": True, "scoring": "softmax"}
+    router = moe_router.bind(make_request("moe_router", sizes=sizes), norm, make_weight(weight))
+    x = 3 * randn(7, 2 * H, seed=4)[:, H:]  # strided
+    normed, scores = torch.full((7, H), torch.nan), torch.full((7, E + scored), torch.nan)
+    ids, weights = torch.full((7, K), -1, dtype=torch.int32), torch.full((7, K), torch.nan)
+    assert router(x, normed, scores, ids, weights) is normed
+    wide = x.double()
+    wide = wide / (wide.square().mean(1, keepdim=True) + 1e-6).sqrt() * (1 + norm.double())
+    logits = wide @ weight.double().T
+    assert torch.allclose(normed.double(), wide, atol=1e-5)
+    assert torch.allclose(scores.double()[:, E:], logits[:, E:], atol=1e-5)
+    expected = logits[:, :E].topk(K)
+    assert ids.tolist() == expected.indices.tolist()
+    assert torch.allclose(weights.double(), expected.values.softmax(1), atol=1e-5)
 
 
 def exact(x, gate_up, down, ids, weights):

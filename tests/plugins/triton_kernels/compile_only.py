@@ -175,6 +175,10 @@ def moe(wide: str, narrow: str, tokens: int) -> None:
     bind("moe_route", sizes, bias=None)(empty(tokens, 256), ids, weights)
     banks = {"gate_up": weight(wide, 256 * 1024, 2048), "down": weight(narrow, 256 * 2048, 512)}
     x = empty(tokens, 2048)
+    if tokens == 1:
+        router = {"norm": empty(2048), "weight": weight("bf16", 257, 2048)}
+        norm = {"eps": 1e-6, "unit_offset": True, "scoring": "softmax"}
+        bind("moe_router", {**sizes, **norm}, **router)(x, x, empty(tokens, 257), ids, weights)
     bind("moe_mlp", sizes, **banks)(x, ids, weights, empty(tokens, 2048))
     common = {"shared_gate_up": weight("q8_g32_fp16", 1024, 2048),
               "shared_down": weight("q8_g32_fp16", 2048, 512)}

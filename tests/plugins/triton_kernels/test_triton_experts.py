@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ninfer_conformance.tolerances import require_close
-from ninfer_triton_kernels.bindings.banks import Bank
+from ninfer_triton_kernels.bindings.banks import Bank, ExpertTile
+from ninfer_triton_kernels.bindings.experts import NARROW, WIDE, Tiles
 from ninfer_triton_kernels.kernels import expert_groups
 
 SIZES = {"num_experts": 4, "top_k": 2}
@@ -46,6 +47,36 @@ def test_moe_route_by_sigmoids(num_experts, top_k, biased, bind, randn, device):
     reference(logits, ids[1], weights[1])
     assert torch.equal(ids[0], ids[1])
     require_close(weights[0], weights[1], "shares", "fp32")
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("count", [1, 9, 130])
+def test_moe_router(scored, count, bind, make_weight, randn, poisoned, device):
+    """A token for each program, some, and by way of its parts; bits in any company."""
+    sizes = {"num_experts": 40, "top_k": 3, "eps": 1e-6, "unit_offset": True, "scoring": "softmax"}
+    weight, norm = make_weight("bf16", 40 + scored, 96), 0.1 * randn(96, seed=2)
+    router, reference = bind("moe_router", sizes, norm=norm, weight=weight)
+    x = 3 * randn(count, 100)[:, :96]
+
+    def results(op, x):
+        normed, scores = poisoned(len(x), 96), poisoned(len(x), 43)[:, : 40 + scored]
+        ids = torch.full((len(x), 3), -1, dtype=torch.int32, device=device)
+        shares = torch.full((len(x), 3), torch.nan, device=device)
+        assert op(x, normed, scores, ids, shares) is normed
+        return normed, scores[:, 40:], ids, shares
+
+    found, (normed, score, _, shares) = results(router, x), results(reference, x)
+    require_close(found[0], normed, "norm", "bf16")
+    require_close(found[1], score, "score", "bf16")
+    require_close(found[3], shares, "shares", "bf16")
+    logits = (normed.double() @ weight.dense()[:40].double().T).bfloat16()
+    assert all(len({*row}) == 3 for row in found[2].tolist())
+    chosen = logits.gather(1, found[2].long())  # all but equal ones may change places
+    require_close(chosen, logits.topk(3).values, "chosen", "bf16")
+    if count < 100:
+        alone, again = results(router, x[-1:]), results(router, x)
+        assert all(torch.equal(*each) for each in zip(found, again, strict=True))
+        assert all(torch.equal(a[-1:], b) for a, b in zip(found, alone, strict=True))
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
@@ -120,15 +151,22 @@ def test_weights_of_prompts_are_decoded(name, make_weight, device):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="an interpreter takes minutes")
+@pytest.mark.parametrize("wide, narrow", [
+    ("q4_g64_fp16", "q5_g64_fp16"), ("q4_g64_fp16", "q6_g64_fp16"), ("nvfp4", "nvfp4"),
+    ("q8_g32_fp16", "q4_g64_fp16")])
 @pytest.mark.parametrize("count", [300, 1500])
-def test_prompts_of_real_size(count, bind, make_weight, randn, poisoned, device):
+def test_prompts_of_real_size(
+    wide, narrow, count, bind, make_weight, randn, poisoned, device
+):
     """Many steps of many programs at once: right, and the same bits again."""
-    width, inner = 1024, 512
-    wide = make_weight("q4_g64_fp16", 4 * 2 * inner, width)
-    narrow = make_weight("q5_g64_fp16", 4 * width, inner, seed=4)
-    mlp, _ = bind("moe_mlp", SIZES, max_tokens=count, gate_up=wide, down=narrow)
+    width, inner = 1024, 576
+    shape = (8, inner, width) if wide == "nvfp4" else (8 * inner, width)
+    gate_up = make_weight(wide, *shape)
+    shape = (4, width, inner) if narrow == "nvfp4" else (4 * width, inner)
+    down = make_weight(narrow, *shape, seed=4)
+    mlp, _ = bind("moe_mlp", SIZES, max_tokens=count, gate_up=gate_up, down=down)
     x, (ids, shares) = randn(count, width), choices(count, device)
-    gate_up, down = wide.dense().view(4, 2 * inner, width), narrow.dense().view(4, width, inner)
+    gate_up, down = (each.dense().view(4, -1, each.info.shape[-1]) for each in (gate_up, down))
     expected = torch.zeros(count, width, device=device)
     for expert in range(4):
         t, j = (ids == expert).nonzero(as_tuple=True)
@@ -136,21 +174,25 @@ def test_prompts_of_real_size(count, bind, make_weight, randn, poisoned, device)
         both = torch.nn.functional.silu(gates) * ups
         expected.index_add_(0, t, both @ down[expert].T * shares[t, j, None])
     found = mlp(x, ids, shares, poisoned(count, width))
-    assert torch.equal(found, mlp(x, ids, shares, poisoned(count, width)))
+    for _ in range(4):
+        assert torch.equal(found, mlp(x, ids, shares, poisoned(count, width)))
     assert (found.float() - expected).norm() / expected.norm() < 6e-3
 
 
-@pytest.mark.parametrize("pairs, size, chosen", [(1, 16, (2,)), (70, 16, (4,)), (90, 32, (0, 3))])
+@pytest.mark.parametrize("pairs, size, chosen", [
+    (1, 16, (2,)), (70, 16, (4,)), (90, 32, (0, 3)), (700, 64, (1, 2, 3, 4))])
 def test_pairs_of_prompts_are_sorted_and_cut(pairs, size, chosen, device):
     """Into groups of one expert each, every pair once, empty ones behind the last."""
     ids = torch.tensor([chosen[i * i % 7 % len(chosen)] for i in range(pairs)], dtype=torch.int32)
+    blocks, count = -(-pairs // 32), pairs // size + 5
+    counts = torch.full((blocks, 16), -1, dtype=torch.int32, device=device)
+    expert_groups.count_pairs[blocks,](ids.to(device), counts, pairs, 16, 32)
+    assert counts[:, :5].sum(0).tolist() == ids.bincount(minlength=5).tolist()
     order = torch.full((pairs,), -1, dtype=torch.int32, device=device)
-    begins = torch.full((6,), -1, dtype=torch.int32, device=device)
-    expert_groups.sort_pairs[5,](ids.to(device), order, begins, pairs, 64)
-    assert order.tolist() == ids.sort(stable=True).indices.tolist()
-    count = pairs // size + 5
     table = torch.full((3, count), -1, dtype=torch.int32, device=device)
-    expert_groups.cut_groups[1,](begins, table, 5, count, size, 16, 32)
+    expert_groups.place_pairs[blocks + -(-count // 8),](
+        ids.to(device), counts, order, table, pairs, blocks, count, size, 16, 32, 8)
+    assert order.tolist() == ids.sort(stable=True).indices.tolist()
     found, groups = [], [each for each in table.T.tolist() if each[1] < each[2]]
     assert groups == table.T.tolist()[: len(groups)]
     for expert, begin, end in groups:
@@ -190,8 +232,9 @@ def test_shared_moe_mlp(name, common, count, bind, make_weight, randn, poisoned,
         stream = rest.clone()
         actual = mlp(x, ids, shares, given, stream, stream).double()
         assert (actual - expected).norm() / expected.norm() < 1e-2
-    alone = mlp(x[1:2], ids[1:2], shares[1:2], None, poisoned(1, 96), rest[1:2])
-    assert torch.equal(alone.double(), actual[1:2])
+        own = None if given is None else given[1:2]
+        alone = mlp(x[1:2], ids[1:2], shares[1:2], own, poisoned(1, 96), rest[1:2])
+        assert torch.equal(alone.double(), actual[1:2])
 
 
 def test_shared_moe_mlp_of_many_tokens(bind, make_weight, randn, poisoned, device, monkeypatch):
@@ -209,3 +252,18 @@ def test_shared_moe_mlp_of_many_tokens(bind, make_weight, randn, poisoned, devic
     expected = reference(x, ids, shares, score, poisoned(9, 96)).double()
     actual = mlp(x, ids, shares, score, poisoned(9, 96)).double()
     assert (actual - expected).norm() / expected.norm() < 1e-2
+
+
+@pytest.mark.parametrize("rows, lines, expected", [(1024, 1, "few"), (1024, 9, "many")])
+def test_few_programs_have_more_in_flight(rows, lines, expected, device, monkeypatch):
+    monkeypatch.setattr("ninfer_triton_kernels.bindings.experts.num_processors", lambda device: 8)
+    tiles = Tiles(many=(ExpertTile(32, 4, 4, 2),) * 2, few=(ExpertTile(16, 4, 4, 4),) * 2, most=4)
+    assert tiles.of(rows, lines, device) == getattr(tiles, expected)
+
+
+@pytest.mark.parametrize("tiles", [WIDE, NARROW])
+def test_tiles_add_columns_in_one_order(tiles):
+    """Whatever the number of programs."""
+    for many, few in zip(tiles.many, tiles.few, strict=True):
+        assert (many.warps, many.batch) == (few.warps, few.batch)
+        assert many.rows % few.rows == 0

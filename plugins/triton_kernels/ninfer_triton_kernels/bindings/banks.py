@@ -11,6 +11,9 @@ from ninfer_core.artifact.weight import Weight
 from ninfer_triton_kernels.bindings.launching import IS_INTERPRETED
 from ninfer_triton_kernels.bindings.stored import DENSE_COLUMNS, DenseMatrix, stored_matrix
 
+DENSE_STAGES = 2
+"""Most loads of dense weights, which go through shared memory."""
+
 
 @frozen
 class ExpertTile:
@@ -47,7 +50,8 @@ class Bank:
     def sizes(self, tile: ExpertTile) -> tuple[bool, int, int, int]:
         """Whether columns are whole steps; rows, blocks of columns, and loads of a program."""
         rows = 64 if IS_INTERPRETED else tile.rows
-        return self.depth % (tile.batch * self.block) == 0, rows, tile.batch, tile.stages
+        stages = min(tile.stages, DENSE_STAGES) if self.kinds[0] == 16 else tile.stages
+        return self.depth % (tile.batch * self.block) == 0, rows, tile.batch, stages
 
 
 Banks = tuple[Bank, Bank]

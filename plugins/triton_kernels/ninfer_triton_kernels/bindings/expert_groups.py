@@ -13,11 +13,12 @@ from ninfer_triton_kernels.bindings.launching import (
     OVERLAPPED,
     capability,
     limit_of,
+    num_processors,
     power,
 )
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import expert_groups as kernels
-from ninfer_triton_kernels.kernels import experts
+from ninfer_triton_kernels.kernels import experts, hopper_experts
 
 FEWEST_PAIRS = 16
 """Pairs of an expert that one program takes, at least."""
@@ -27,6 +28,15 @@ MOST_PAIRS, OTHER_MOST_PAIRS = {90: 128}, 64
 
 COLUMNS = 64
 """Columns of activations are stored as a multiple of these."""
+
+HOPPER = 90
+"""The capability that has `kernels.hopper_experts`."""
+
+SORTED = 512
+"""Pairs that a program sorts."""
+
+CUT = 32
+"""Groups that a program finds."""
 
 
 @frozen
@@ -42,6 +52,16 @@ WIDE_TILE, NARROW_TILE = GroupTile(128, 4, 2), GroupTile(128, 4, 2)
 """Of gate_up and of down."""
 
 
+@frozen(eq=False)
+class Groups:
+    """Pairs by expert, and a table of groups of at most ``size``: as many as there could be, so
+    that no number has to come back from the device."""
+
+    order: Tensor
+    table: Tensor
+    size: int
+
+
 class ExpertGroups:
     """Pairs are sorted by expert, and each group of them is multiplied with its expert's matrix,
     decoded once for all.
@@ -53,23 +73,27 @@ class ExpertGroups:
         self._experts, self._top_k = request.sizes["num_experts"], request.sizes["top_k"]
         self._own, self._limit = own, limit_of(request)
         self._max_tokens = request.max_tokens
+        self._has_units = all(map(_has_units, own))
 
     def __call__(
         self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, residual: Tensor | None
     ) -> Tensor:
         """As the op ``moe_mlp``; other bits than token by token, because sums are of other
         columns."""
-        width, narrow = x.shape[1], self._own[1]
-        size = pairs_of_group(ids.numel(), self._experts, capability(x.device))
-        order, table = self._groups(ids, size)
-        hidden = self._gates(self._arranged(x), order, table, size)
+        width, card = x.shape[1], capability(x.device)
+        by_units = self._has_units and card == HOPPER
+        most = hopper_experts.PAIRS.value if by_units else pairs_of_group(
+            ids.numel(), self._experts, card)
+        groups, arranged = self._groups(ids, most), self._arranged(x)
+        hidden = self._memory(
+            "expert_hidden", self._top_k * _padded(self._own[1].depth), x.device)
         parts = self._memory("expert_parts", self._top_k * width, x.device)
-        rows, groups = _rows(NARROW_TILE), table.shape[1]
-        kernels.down_of_group[-(-width // rows), groups](
-            hidden, order, table, parts, *narrow.tensors, width, narrow.depth,
-            _padded(narrow.depth), *narrow.kinds, size, _few(size), rows, NARROW_TILE.stages,
-            num_warps=NARROW_TILE.warps, **OVERLAPPED,
-        )
+        if by_units:
+            self._multiply_units(arranged, groups, hidden, self._own[0], self._own[1].depth)
+            self._multiply_units(hidden, groups, parts, self._own[1], width, gated=False)
+        else:
+            self._gate_up(arranged, groups, hidden)
+            self._down(hidden, groups, parts, width)
         combine_pairs(parts, weights, out, residual, None, has_common=False)
         return out
 
@@ -82,32 +106,54 @@ class ExpertGroups:
             x, arranged, width, padded, x.stride(0), _is_tiled(self._own[0]), block, **OVERLAPPED)
         return arranged
 
-    def _gates(self, x: Tensor, order: Tensor, table: Tensor, size: int) -> Tensor:
-        """``silu(gate x) * up x`` of each place in the order."""
-        wide, narrow = self._own
-        rows, padded = _rows(WIDE_TILE), _padded(narrow.depth)
-        hidden = self._memory("expert_hidden", self._top_k * padded, x.device)
-        kernels.gate_up_of_group[-(-2 * padded // rows), table.shape[1]](
-            x, order, table, hidden, *wide.tensors, narrow.depth, wide.depth, _padded(wide.depth),
-            padded, *wide.kinds, self._limit, self._top_k, _is_tiled(narrow), size, _few(size),
-            rows, WIDE_TILE.stages, num_warps=WIDE_TILE.warps, **OVERLAPPED,
-        )
-        return hidden
-
-    def _groups(self, ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Pairs by expert, and the table of as many groups as there could be, so that no number
-        has to come back from the device."""
-        pairs, most = ids.numel(), self._max_tokens * self._top_k
-        begins = shared("expert_begins", self._experts + 1, torch.int32, ids.device)
+    def _groups(self, ids: Tensor, size: int) -> Groups:
+        pairs, most, every = ids.numel(), self._max_tokens * self._top_k, power(self._experts)
+        blocks, count = -(-pairs // SORTED), pairs // size + self._experts
+        room = 3 * (most // FEWEST_PAIRS + self._experts)
+        counts = shared("expert_counts", -(-most // SORTED) * every, torch.int32, ids.device)
         order = shared("expert_order", most, torch.int32, ids.device)
-        kernels.sort_pairs[self._experts,](ids, order, begins, pairs, 4096, num_warps=8,
-                                           **OVERLAPPED)
-        count = pairs // size + self._experts
-        every = most // FEWEST_PAIRS + self._experts
-        table = shared("expert_groups", 3 * every, torch.int32, ids.device)[: 3 * count]
-        kernels.cut_groups[-(-count // 8),](
-            begins, table, self._experts, count, size, power(self._experts), 8, **OVERLAPPED)
-        return order, table.view(3, count)
+        table = shared("expert_groups", room, torch.int32, ids.device)[: 3 * count].view(3, count)
+        kernels.count_pairs[blocks,](ids, counts, pairs, every, SORTED, **OVERLAPPED)
+        kernels.place_pairs[blocks + -(-count // CUT),](
+            ids, counts, order, table, pairs, blocks, count, size, every, SORTED, CUT, num_warps=8,
+            **OVERLAPPED,
+        )
+        return Groups(order, table, size)
+
+    def _gate_up(self, x: Tensor, groups: Groups, hidden: Tensor) -> None:
+        """``silu(gate x) * up x`` of each place in the order."""
+        (wide, narrow), size = self._own, groups.size
+        rows, padded = _rows(WIDE_TILE), _padded(narrow.depth)
+        kernels.gate_up_of_group[-(-2 * padded // rows), groups.table.shape[1]](
+            x, groups.order, groups.table, hidden, *wide.tensors, narrow.depth, wide.depth,
+            _padded(wide.depth), padded, *wide.kinds, self._limit, self._top_k, _is_tiled(narrow),
+            size, _few(size), rows, WIDE_TILE.stages, num_warps=WIDE_TILE.warps, **OVERLAPPED,
+        )
+
+    def _down(self, hidden: Tensor, groups: Groups, parts: Tensor, width: int) -> None:
+        """The product of each place, by pair."""
+        narrow, size, rows = self._own[1], groups.size, _rows(NARROW_TILE)
+        kernels.down_of_group[-(-width // rows), groups.table.shape[1]](
+            hidden, groups.order, groups.table, parts, *narrow.tensors, width, narrow.depth,
+            _padded(narrow.depth), *narrow.kinds, size, _few(size), rows, NARROW_TILE.stages,
+            num_warps=NARROW_TILE.warps, **OVERLAPPED,
+        )
+
+    def _multiply_units(
+        self, x: Tensor, groups: Groups, out: Tensor, bank: Bank, width: int, *,
+        gated: bool = True,
+    ) -> None:
+        """gate_up or down, in units of `kernels.hopper_experts`."""
+        (bits, offset, group, _), count = bank.kinds, groups.table.shape[1]
+        codes, high, scales, _, divisor = bank.tensors
+        row_blocks = -(-width * (2 if gated else 1) // (2 * hopper_experts.ROWS.value))
+        units = count * row_blocks
+        hopper_experts.multiply_groups[min(units, num_processors(x.device)),](
+            x, groups.order, groups.table, out, codes, high, scales, divisor, units, row_blocks,
+            count, bank.depth // COLUMNS, width, bank.depth, bits, offset, group, gated,
+            self._limit, self._top_k if gated else 0,
+            num_warps=hopper_experts.WARPS.value, **OVERLAPPED,
+        )
 
     def _memory(self, name: str, width: int, device: torch.device) -> Tensor:
         return shared(name, self._max_tokens * width, torch.bfloat16, device)
@@ -150,3 +196,9 @@ def _rows(tile: GroupTile) -> int:
 
 def _is_tiled(bank: Bank) -> bool:
     return bank.kinds[0] != 16
+
+
+def _has_units(bank: Bank) -> bool:
+    """Whether `kernels.hopper_experts` takes these weights: 4 to 6 bits by blocks of 64 columns."""
+    bits, _, group, has_minimum = bank.kinds
+    return bits < 8 and group in (16, 64) and not has_minimum and bank.depth % COLUMNS == 0

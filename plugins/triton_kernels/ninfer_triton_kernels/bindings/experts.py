@@ -1,59 +1,55 @@
-"""``moe_route``, ``moe_mlp`` and ``shared_moe_mlp``."""
+"""``moe_mlp`` and ``shared_moe_mlp``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+from attrs import frozen
 from torch import Tensor
 
 from ninfer_core.api import KernelRequest
 from ninfer_core.artifact.weight import Weight
 from ninfer_triton_kernels.bindings.banks import Bank, Banks, ExpertTile
 from ninfer_triton_kernels.bindings.expert_groups import ExpertGroups, combine_pairs
-from ninfer_triton_kernels.bindings.launching import OVERLAPPED, limit_of, power
+from ninfer_triton_kernels.bindings.launching import OVERLAPPED, limit_of, num_processors, power
 from ninfer_triton_kernels.bindings.matrices import FEW_TOKENS, bind_linear, bind_swiglu
 from ninfer_triton_kernels.bindings.rows import bind_sigmoid_gate
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import experts
-from ninfer_triton_kernels.kernels import moe_route as routes
 from ninfer_triton_kernels.kernels.products import COLUMNS
 
-WIDE_TILE, NARROW_TILE = ExpertTile(32, 4, 4, 2), ExpertTile(32, 4, 4, 2)
-"""Of gate_up and of down, for experts of each token and the one that all have in common: the same
-for every number of tokens, because the order of sums depends on them."""
+
+@frozen
+class Tiles:
+    """For experts of each token and the one that all have in common: where there are many programs,
+    and where a processor has ``most`` or fewer of them, so that what each has in flight decides.
+
+    Warps and blocks are the same in both, because the order of sums depends on them.
+    """
+
+    many: tuple[ExpertTile, ExpertTile]
+    few: tuple[ExpertTile, ExpertTile]
+    most: int
+
+    def of(
+        self, rows: int, lines: int, device: torch.device
+    ) -> tuple[ExpertTile, ExpertTile]:
+        """For ``lines`` of programs, each of all ``rows`` of a matrix."""
+        programs = -(-rows // self.many[0].rows) * lines
+        return self.few if programs <= self.most * num_processors(device) else self.many
+
+
+WIDE = Tiles(
+    (ExpertTile(32, 4, 4, 2), ExpertTile(32, 4, 4, 2)),
+    (ExpertTile(32, 4, 4, 4), ExpertTile(32, 4, 4, 8)), most=4)
+NARROW = Tiles(
+    (ExpertTile(32, 4, 4, 2), ExpertTile(32, 4, 4, 2)),
+    (ExpertTile(16, 4, 4, 2), ExpertTile(16, 4, 4, 4)), most=6)
+"""Of gate_up and of down."""
 
 COMPANY = 256
 """Fewest pairs of several tokens that kernels are compiled for: those of most steps."""
-
-
-def bind_moe_route(
-    request: KernelRequest, bias: Tensor | None
-) -> Callable[[Tensor, Tensor, Tensor], None]:
-    num_experts, top_k = request.sizes["num_experts"], request.sizes["top_k"]
-    if request.sizes.get("scoring", "softmax") == "sigmoid":
-        return _by_sigmoids(num_experts, top_k, request.sizes.get("scale", 1.0), bias)
-
-    def moe_route(logits: Tensor, ids: Tensor, weights: Tensor) -> None:
-        routes.moe_route[logits.shape[0],](
-            logits, ids, weights, logits.stride(0), num_experts, top_k, power(top_k, 1),
-            power(num_experts), num_warps=1 if num_experts <= 256 else 4, **OVERLAPPED,
-        )
-
-    return moe_route
-
-
-def _by_sigmoids(
-    num_experts: int, top_k: int, scale: float, bias: Tensor | None
-) -> Callable[[Tensor, Tensor, Tensor], None]:
-    def moe_route(logits: Tensor, ids: Tensor, weights: Tensor) -> None:
-        routes.sigmoid_route[logits.shape[0],](
-            logits, bias, ids, weights, logits.stride(0), num_experts, scale, top_k,
-            power(top_k, 1), power(num_experts), num_warps=1 if num_experts <= 256 else 4,
-            **OVERLAPPED,
-        )
-
-    return moe_route
 
 
 def bind_moe_mlp(request: KernelRequest, gate_up: Weight, down: Weight) -> Callable[..., Tensor]:
@@ -110,29 +106,68 @@ class _ExpertMlp:
         residual: Tensor | None,
     ) -> Tensor:
         """``out``; ``score`` is that of the common expert."""
+        companies = self._companies(ids)
+        hidden = self._gates(x, ids, companies)
+        parts = self._sums(hidden, ids, companies, weights, score, out, residual)
+        if x.shape[0] > 1:
+            combine_pairs(parts, weights, out, residual, score, has_common=self._has_common)
+        return out
+
+    def _gates(self, x: Tensor, ids: Tensor, companies: Tensor) -> tuple[Tensor, Tensor]:
+        """``silu(gate x) * up x`` of each pair, and of each token for the common expert."""
         (count, width), top_k = x.shape, self._top_k
         (wide, narrow), (common_wide, common_narrow) = self._own, self._common
-        pairs, groups = count * top_k, -(-count // COLUMNS.value) * self._has_common
         hidden = self._memory(x, "hidden", top_k * narrow.depth, torch.bfloat16)
         common = self._memory(x, "common", common_narrow.depth, torch.bfloat16)
-        sizes, common_sizes = wide.sizes(WIDE_TILE), common_wide.sizes(WIDE_TILE)
-        most, rows = max(narrow.depth, common_narrow.depth * self._has_common), sizes[1]
-        company = 1 if count == 1 else power(pairs, COMPANY)
-        experts.gate_up_of_pairs[-(-2 * most // rows), pairs + groups](
-            x, ids, hidden, *wide.tensors, common, *common_wide.tensors, count, narrow.depth,
-            common_narrow.depth, x.stride(0), *wide.kinds, *common_wide.kinds, self._has_common,
-            self._limit, top_k, company, width, *sizes, *common_sizes, num_warps=WIDE_TILE.warps,
-            **OVERLAPPED,
+        most = 2 * max(narrow.depth, common_narrow.depth * self._has_common)
+        lines = self._lines(count)
+        mine, its = WIDE.of(most, lines, x.device)
+        sizes, common_sizes = wide.sizes(mine), common_wide.sizes(its)
+        experts.gate_up_of_pairs[-(-most // sizes[1]), lines](
+            x, ids, companies, hidden, *wide.tensors, common, *common_wide.tensors, count,
+            narrow.depth, common_narrow.depth, x.stride(0), *wide.kinds, *common_wide.kinds,
+            self._has_common, self._limit, top_k, count == 1, width, *sizes, *common_sizes,
+            num_warps=mine.warps, **OVERLAPPED,
         )
-        parts = self._memory(x, "sums", (top_k + 1) * width, torch.float32)
-        sizes, common_sizes = narrow.sizes(NARROW_TILE), common_narrow.sizes(NARROW_TILE)
-        experts.down_of_pairs[-(-width // sizes[1]), pairs + groups](
-            hidden, ids, parts, *narrow.tensors, common, *common_narrow.tensors, count, width,
-            *narrow.kinds, *common_narrow.kinds, self._has_common, top_k, company, narrow.depth,
-            *sizes, common_narrow.depth, *common_sizes, num_warps=NARROW_TILE.warps, **OVERLAPPED,
+        return hidden, common
+
+    def _sums(
+        self, hidden: tuple[Tensor, Tensor], ids: Tensor, companies: Tensor, weights: Tensor,
+        score: Tensor | None, out: Tensor, residual: Tensor | None,
+    ) -> Tensor:
+        """Results of each pair, and of each token from the common expert; of one token they are
+        summed up to ``out``."""
+        (count, width), top_k, narrow, common = out.shape, self._top_k, *(
+            narrow for _, narrow in (self._own, self._common))
+        parts = self._memory(out, "sums", (top_k + 1) * width, torch.float32)
+        lines = self._lines(count)
+        mine, its = NARROW.of(width, lines, out.device)
+        sizes, common_sizes = narrow.sizes(mine), common.sizes(its)
+        tiles = -(-width // sizes[1])
+        arrivals = shared("experts_arrivals", tiles, torch.int32, out.device)
+        rest, given = out if residual is None else residual, out if score is None else score
+        experts.down_of_pairs[tiles, lines](
+            hidden[0], ids, companies, parts, *narrow.tensors, hidden[1], *common.tensors, weights,
+            given, rest, out, arrivals, count, width, given.stride(0), rest.stride(0),
+            out.stride(0), *narrow.kinds, *common.kinds, self._has_common, top_k, count == 1,
+            narrow.depth, *sizes, common.depth, *common_sizes, score is not None,
+            residual is not None, num_warps=mine.warps, **OVERLAPPED,
         )
-        combine_pairs(parts, weights, out, residual, score, has_common=self._has_common)
-        return out
+        return parts
+
+    def _lines(self, count: int) -> int:
+        """Programs for each tile: of pairs, and of the common expert's tokens."""
+        return count * self._top_k + -(-count // COLUMNS.value) * self._has_common
+
+    def _companies(self, ids: Tensor) -> Tensor:
+        """Of the pairs of several tokens; of one they are alone."""
+        pairs = ids.numel()
+        memory = shared("experts_companies", FEW_TOKENS * self._top_k * COLUMNS.value, torch.int32,
+                        ids.device)
+        if ids.shape[0] > 1:
+            experts.find_companies[pairs,](
+                ids, memory, pairs, power(pairs, COMPANY), num_warps=1, **OVERLAPPED)
+        return memory
 
     def _memory(self, x: Tensor, name: str, width: int, dtype: torch.dtype) -> Tensor:
         return shared(f"experts_{name}", FEW_TOKENS * width, dtype, x.device)

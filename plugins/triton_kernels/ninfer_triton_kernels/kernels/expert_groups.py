@@ -26,52 +26,100 @@ from ninfer_triton_kernels.kernels.tiled import (
     row_factors,
 )
 
+COUNTS = tl.constexpr(8192)
+"""Of pairs, that a program adds at once."""
 
-@triton.jit
-def sort_pairs(ids, order, begins, count, BLOCK: tl.constexpr):
-    """Pairs of the program's expert, in their order, to their place in ``order``, which begins at
-    ``begins[expert]``; the last expert's ends at ``begins[experts]``."""
+COMPARED = tl.constexpr(32)
+"""Pairs that each of a block is compared with at once."""
+
+
+@triton.jit(do_not_specialize=["count"])
+def count_pairs(ids, counts, count, EXPERTS: tl.constexpr, BLOCK: tl.constexpr):
+    """How many of a program's pairs each expert has."""
     wait()
     release()
-    expert, i = tl.program_id(0), tl.arange(0, BLOCK)
-    below, own = tl.zeros((BLOCK,), tl.int32), tl.zeros((BLOCK,), tl.int32)
-    for first in range(0, count, BLOCK):
-        found = tl.load(ids + first + i, mask=first + i < count, other=0x7FFFFFFF)
-        below += (found < expert).to(tl.int32)
-        own += (found == expert).to(tl.int32)
-    begin, size = tl.sum(below, 0), tl.sum(own, 0)
-    tl.store(begins + expert, begin)
-    tl.store(begins + expert + 1, begin + size, mask=expert == tl.num_programs(0) - 1)
-    end = begin + size
-    for first in range(0, count, BLOCK):
-        if begin < end:
-            found = tl.load(ids + first + i, mask=first + i < count, other=0x7FFFFFFF)
-            is_own = (found == expert).to(tl.int32)
-            tl.store(order + begin + tl.cumsum(is_own, 0) - 1, first + i, mask=is_own > 0)
-            begin += tl.sum(is_own, 0)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = i < count
+    found = tl.load(ids + i, mask=live, other=0)
+    tl.store(counts + tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS),
+             tl.histogram(found, EXPERTS, mask=live))
 
 
 @triton.jit
-def cut_groups(begins, table, num_experts, count, N: tl.constexpr, EXPERTS: tl.constexpr,
-               BLOCK: tl.constexpr):
-    """Groups of at most ``N`` pairs of each expert, in the order of experts; ``count`` are as many
-    as there could be: those behind the last have no pairs."""
+def counts_before(counts, block, blocks, EXPERTS: tl.constexpr):
+    """Pairs of each expert in the blocks before one, and in all."""
+    ROWS: tl.constexpr = COUNTS // EXPERTS
+    before, every = tl.zeros((ROWS, EXPERTS), tl.int32), tl.zeros((ROWS, EXPERTS), tl.int32)
+    for first in range(0, blocks, ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        found = tl.load(counts + row * EXPERTS + tl.arange(0, EXPERTS)[None, :],
+                        mask=row < blocks, other=0)
+        before += tl.where(row < block, found, 0)
+        every += found
+    return tl.sum(before, 0), tl.sum(every, 0)
+
+
+@triton.jit
+def ranks_of(ids, own, i, first, count, BLOCK: tl.constexpr):
+    """How many pairs of its own expert are before a pair in its block."""
+    before, key = tl.zeros((BLOCK, COMPARED), tl.int32), own * BLOCK + i - 1
+    for j in range(0, BLOCK, COMPARED):
+        other = j + tl.arange(0, COMPARED)
+        others = tl.load(ids + first + other, mask=first + other < count, other=0)
+        others = others * BLOCK + other
+        # Keys of the same expert that are lower differ by no more than what is before.
+        distance = (key[:, None] - others[None, :]).to(tl.uint32, bitcast=True)
+        before += (distance < i.to(tl.uint32)[:, None]).to(tl.int32)
+    return tl.sum(before, 1)
+
+
+@triton.jit
+def store_order(ids, order, begins, block, count, BLOCK: tl.constexpr):
+    """Pairs of a block to their places, of each expert from ``begins`` on."""
+    i = tl.arange(0, BLOCK)
+    at = block * BLOCK + i
+    live = at < count
+    own = tl.load(ids + at, mask=live, other=0)
+    rank = ranks_of(ids, own, i, block * BLOCK, count, BLOCK)
+    tl.store(order + tl.gather(begins, own, 0) + rank, at, mask=live)
+
+
+@triton.jit
+def store_groups(
+    table, begins, ends, index, groups, N: tl.constexpr, EXPERTS: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    """``GROUPS`` groups of at most ``N`` pairs of an expert, in the order of experts; those behind
+    the last have none."""
+    group, e = index * GROUPS + tl.arange(0, GROUPS), tl.arange(0, EXPERTS)
+    own = tl.cdiv(ends - begins, N)
+    last = tl.cumsum(own, 0)
+    rank = group[:, None] - (last - own)[None, :]
+    is_own = ((rank >= 0) & (rank < own[None, :])).to(tl.int32)
+    begin = begins[None, :] + rank * N
+    end = tl.minimum(begin + N, ends[None, :])
+    live = group < groups
+    tl.store(table + group, tl.sum(is_own * e[None, :], 1), mask=live)
+    tl.store(table + groups + group, tl.sum(is_own * begin, 1), mask=live)
+    tl.store(table + 2 * groups + group, tl.sum(is_own * end, 1), mask=live)
+
+
+@triton.jit(do_not_specialize=["count", "blocks", "groups"])
+def place_pairs(
+    ids, counts, order, table, count, blocks, groups, N: tl.constexpr, EXPERTS: tl.constexpr,
+    BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+):
+    """Pairs by expert, in their order, to ``order``, and their groups to ``table``: programs of
+    blocks of pairs, and behind them those of groups."""
     wait()
     release()
-    e = tl.arange(0, EXPERTS)
-    start = tl.load(begins + e, mask=e < num_experts, other=0)
-    end = tl.load(begins + e + 1, mask=e < num_experts, other=0)
-    last = tl.cumsum(tl.cdiv(end - start, N), 0)
-    group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    is_before = (last[None, :] <= group[:, None]) & (e < num_experts)[None, :]
-    owner = tl.sum(is_before.to(tl.int32), 1)
-    first = tl.max(tl.where(is_before, last[None, :], 0), 1)
-    begin = tl.load(begins + owner, mask=owner < num_experts, other=0) + (group - first) * N
-    end = tl.load(begins + owner + 1, mask=owner < num_experts, other=0)
-    live = group < count
-    tl.store(table + group, tl.minimum(owner, num_experts - 1), mask=live)
-    tl.store(table + count + group, begin, mask=live)
-    tl.store(table + 2 * count + group, tl.minimum(begin + N, end), mask=live)
+    block = tl.program_id(0)
+    before, sizes = counts_before(counts, block, blocks, EXPERTS)
+    ends = tl.cumsum(sizes, 0)
+    if block < blocks:
+        store_order(ids, order, ends - sizes + before, block, count, BLOCK)
+    else:
+        store_groups(table, ends - sizes, ends, block - blocks, groups, N, EXPERTS, GROUPS)
 
 
 @triton.jit

@@ -1,4 +1,5 @@
-"""The experts of each token and their shares."""
+"""The experts of each token and their shares. A warp has all logits of a token: nothing is passed
+between warps."""
 
 import triton
 import triton.language as tl
@@ -42,59 +43,78 @@ def read_key(key, BLOCK: tl.constexpr):
     return BLOCK - 1 - expert, bits.to(tl.float32, bitcast=True)
 
 
+TOKENS = tl.constexpr(4)
+"""Of a program, one of each warp's."""
+
+
 @triton.jit
-def moe_route(
-    logits, ids, weights, stride, num_experts, TOP_K: tl.constexpr, SLOTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """One token. Shares of the chosen are those of their own softmax."""
-    wait()
-    release()
-    t = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, BLOCK)
-    row = tl.load(logits + t * stride + i, mask=i < num_experts, other=0.0)
-    left = rank_keys(row, i, num_experts, BLOCK)
-    slot = tl.arange(0, SLOTS)
-    chosen = tl.zeros((SLOTS,), left.dtype)
+def take_largest(left, TOP_K: tl.constexpr, SLOTS: tl.constexpr):
+    """The ``TOP_K`` largest keys of each row, falling, ``[W, SLOTS]``, and the first of them
+    ``[W, 1]``."""
+    slot = tl.arange(0, SLOTS)[None, :]
+    chosen = tl.zeros((left.shape[0], SLOTS), left.dtype)
     for rank in tl.static_range(TOP_K):
-        best = tl.max(left, 0)
+        best = tl.max(left, 1)[:, None]
         chosen = tl.where(slot == rank, best, chosen)
         left = tl.where(left == best, -0x7FFFFFFF if left.dtype == tl.int32 else TAKEN, left)
         if rank == 0:
             top = best
-    expert, values = read_key(chosen, BLOCK)
-    _, highest = read_key(top, BLOCK)
-    shares = tl.where(slot < TOP_K, tl.exp(values - highest), 0.0)
-    tl.store(ids + t * TOP_K + slot, expert, mask=slot < TOP_K)
-    tl.store(weights + t * TOP_K + slot, shares / tl.sum(shares, 0), mask=slot < TOP_K)
+    return chosen, top
 
 
 @triton.jit
-def sigmoid_route(
-    logits, bias, ids, weights, stride, num_experts, scale, TOP_K: tl.constexpr,
+def choose_likeliest(
+    logits, ids, weights, t, is_token, stride, num_experts, TOP_K: tl.constexpr,
     SLOTS: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """One token. A bias, if there is one, counts for the choice alone."""
+    """For tokens ``t`` ``[W, 1]``. Shares of the chosen are those of their own softmax."""
+    i, slot = tl.arange(0, BLOCK)[None, :], tl.arange(0, SLOTS)[None, :]
+    live = is_token & (i < num_experts)
+    row = tl.load(logits + t * stride + i, mask=live, other=0.0, cache_modifier=".cg")
+    chosen, top = take_largest(rank_keys(row, i, num_experts, BLOCK), TOP_K, SLOTS)
+    expert, values = read_key(chosen, BLOCK)
+    _, highest = read_key(top, BLOCK)
+    shares = tl.where(slot < TOP_K, tl.exp(values - highest), 0.0)
+    at, live = t * TOP_K + slot, is_token & (slot < TOP_K)
+    tl.store(ids + at, expert, mask=live)
+    tl.store(weights + at, shares / tl.sum(shares, 1)[:, None], mask=live)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def moe_route(
+    logits, ids, weights, num_tokens, stride, num_experts, TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """`choose_likeliest` for `TOKENS` tokens."""
     wait()
     release()
-    t = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, BLOCK)
+    t = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)[:, None]
+    choose_likeliest(
+        logits, ids, weights, t, t < num_tokens, stride, num_experts, TOP_K, SLOTS, BLOCK)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def sigmoid_route(
+    logits, bias, ids, weights, num_tokens, stride, num_experts, scale, TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """`TOKENS` tokens. A bias, if there is one, counts for the choice alone."""
+    wait()
+    release()
+    t = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)[:, None]
+    i, slot = tl.arange(0, BLOCK)[None, :], tl.arange(0, SLOTS)[None, :]
+    is_token, is_expert = t < num_tokens, i < num_experts
     logits += t * stride
-    row = tl.load(logits + i, mask=i < num_experts, other=0.0).to(tl.float32)
+    row = tl.load(logits + i, mask=is_token & is_expert, other=0.0).to(tl.float32)
     wanted = 1 / (1 + tl.exp(-row))
     if bias is not None:
-        wanted += tl.load(bias + i, mask=i < num_experts, other=0.0)
-    left = rank_keys(wanted, i, num_experts, BLOCK)
-    slot = tl.arange(0, SLOTS)
-    chosen = tl.zeros((SLOTS,), left.dtype)
-    for rank in tl.static_range(TOP_K):
-        best = tl.max(left, 0)
-        chosen = tl.where(slot == rank, best, chosen)
-        left = tl.where(left == best, TAKEN, left)
+        wanted += tl.load(bias + i, mask=is_expert, other=0.0)
+    chosen, _ = take_largest(rank_keys(wanted, i, num_experts, BLOCK), TOP_K, SLOTS)
     expert, _ = read_key(chosen, BLOCK)
-    live = slot < TOP_K
+    live, is_chosen = is_token & (slot < TOP_K), slot < TOP_K
     scores = tl.load(logits + expert, mask=live, other=0.0).to(tl.float32)
-    scores = tl.where(live, 1 / (1 + tl.exp(-scores)), 0.0)
-    tl.store(ids + t * TOP_K + slot, expert, mask=live)
-    shares = scale * (scores / (tl.sum(scores, 0) + 1e-20))
-    tl.store(weights + t * TOP_K + slot, shares, mask=live)
+    scores = tl.where(is_chosen, 1 / (1 + tl.exp(-scores)), 0.0)
+    at = t * TOP_K + slot
+    tl.store(ids + at, expert, mask=live)
+    shares = scale * (scores / (tl.sum(scores, 1)[:, None] + 1e-20))
+    tl.store(weights + at, shares, mask=live)

@@ -9,6 +9,12 @@ from ninfer_triton_kernels.kernels.products import UNLIMITED
 
 
 @triton.jit
+def normed_row(row, scale, width, eps):
+    """A row of ``width`` components in fp32."""
+    return row / tl.sqrt(tl.sum(row * row) / width + eps) * scale
+
+
+@triton.jit
 def rmsnorm(x, weight, out, x_stride, out_stride, width, eps, offset, BLOCK: tl.constexpr):
     """One group of ``width`` components of one token; or all of them."""
     t = tl.program_id(0).to(tl.int64)
@@ -18,7 +24,7 @@ def rmsnorm(x, weight, out, x_stride, out_stride, width, eps, offset, BLOCK: tl.
     wait()
     release()
     row = tl.load(x + t * x_stride + at, mask=live, other=0.0).to(tl.float32)
-    row = row / tl.sqrt(tl.sum(row * row) / width + eps) * scale
+    row = normed_row(row, scale, width, eps)
     tl.store(out + t * out_stride + at, row.to(out.dtype.element_ty), mask=live)
 
 
