@@ -96,13 +96,30 @@ def compiling_for(capability: int) -> Iterator[dict[str, Any]]:
         yield compiled
 
 
+def writes_under_copies(ptx: str) -> bool:
+    """Whether shared memory is written between bulk copies out of it and the wait for them: what
+    Triton gives away behind the last use in the text may be what they read."""
+    copying = False
+    for line in ptx.splitlines():
+        if "cp.async.bulk.wait_group" in line:
+            copying = False
+        elif "cp.async.bulk" in line and "global.shared" in line:
+            copying = True
+        elif copying and ("st.shared" in line or "stmatrix" in line):
+            return True
+    return False
+
+
 def facts_of(kernel: Any) -> Compiled:
     """What the assembler says of a compiled kernel.
 
-    :raises AssertionError: if it begins before the one ahead of it has ended, and never waits.
+    :raises AssertionError: if it begins before the one ahead of it has ended, and never waits; or
+        if shared memory is written while copies to global memory may still read it.
     """
-    waits = "griddepcontrol.wait" in kernel.asm["ptx"]
+    ptx = kernel.asm["ptx"]
+    waits = "griddepcontrol.wait" in ptx
     assert waits or not kernel.metadata.launch_pdl, f"{kernel.name} begins early and never waits"
+    assert not writes_under_copies(ptx), f"{kernel.name} writes what copies may still read"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ninfer_triton_kernels.compiling import writes_under_copies
+
 pytest.importorskip("triton")
 
 CASES = {
@@ -58,3 +60,13 @@ def test_kernels_fit_the_card(group, capability, count):
         assert each["barriers"] <= BARRIERS.get(each["kernel"], 100), each
         if each["kernel"] in WARP_GROUPS:
             assert any("wgmma" in name for name in each["instructions"]) == (capability == 90), each
+
+
+@pytest.mark.parametrize("between, is_seen", [
+    ("st.shared.v4.b32 [%r1], {%r2};", True), ("stmatrix.sync.aligned.m8n8 [%r1], {%r2};", True),
+    ("ld.shared.b32 %r1, [%r2];", False),
+    ("cp.async.bulk.wait_group.read 0;\nst.shared.b32 [%r1], %r2;", False),
+])
+def test_writes_to_what_copies_read_are_seen(between, is_seen):
+    copy = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r1, %r2}], [%r3];"
+    assert writes_under_copies(f"st.shared.b32 [%r1], %r2;\n{copy}\n{between}") == is_seen

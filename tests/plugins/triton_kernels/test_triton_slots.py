@@ -225,6 +225,22 @@ def test_many_blocks_on_hopper(rule, slot_batch, poisoned, device):
     same_states(states, expected, "fp32")
 
 
+@pytest.mark.skipif(DEVICE_CAPABILITY != HOPPER, reason="of capability 90")
+def test_prompts_of_real_size_keep_their_bits_on_hopper(rule, slot_batch, poisoned, device):
+    """While the cache is full of what others have written, so that copies are late."""
+    batch = moved(slot_batch((3, 2048, 0, 1)), device)
+    both, inputs = rule(2048, BY_BLOCKS, 16, 48, (128, 128), 8)
+    (call, states), _ = both
+    start, first = states.committed.clone(), None
+    others = torch.empty(200 << 20, dtype=torch.uint8, device=device)
+    for turn in range(100):
+        others.fill_(turn)
+        states.committed.copy_(start)
+        kept = call(*inputs, batch, poisoned(2048, 128 * 48)), states.committed.clone()
+        first = first or kept
+        assert all(torch.equal(*pair) for pair in zip(first, kept, strict=True))
+
+
 def test_company_and_chunks_of_whole_blocks_change_no_bit(rule, slot_batch, poisoned, device):
     """70 tokens from position 62 at once beside others, and alone in chunks that end where blocks
     do."""

@@ -85,10 +85,13 @@ def multiply_pairs(a, b, zero):
 
 @gluon.jit
 def give_pair(target, row, pair):
-    """A pair to the global memory that `delta_blocks.store_halves` writes."""
+    """A pair to the global memory that `delta_blocks.store_halves` writes. Waits until the copies
+    have read it: shared memory is given away behind its last use in the text, not behind them."""
     publish()
     for i in gl.static_range(2):
         tma.async_copy_shared_to_global(target, [row + i * BLOCK, 0], pair[i])
+    tma.store_wait(0)
+    meet()
 
 
 @gluon.jit
@@ -208,20 +211,18 @@ def prepare_block(
         i = gl.arange(0, BLOCK, layout=ROWS)[:, None]
         j = gl.arange(0, BLOCK, layout=COLUMNS)[None, :]
         system, met = warpgroup_mma_wait(0, deps=[system, met])
+        meet()  # what follows may lie where other warps' products read
         overlap = make_pair(BLOCK, BLOCK)
         keep_pair(overlap, gl.where(i >= j, met * decays * read_by[:, None], 0.0))
         give_pair(matrices, own * (4 * BLOCK) + 2 * BLOCK, overlap)
         system = gl.where(i > j, system * decays * strengths[:, None], 0.0)
         inverse = inverse_of_parts(system, i // SOLVED == j // SOLVED, rows)
-        tma.store_wait(0)
-        meet()
         inverse = join(inverse, system, i, j, SOLVED)
         inverse = join(inverse, system, i, j, 2 * SOLVED)
         meet()
         solved = make_pair(BLOCK, BLOCK)
         keep_pair(solved, inverse)
         give_pair(matrices, own * (4 * BLOCK), solved)
-        tma.store_wait(0)
 
 
 @gluon.jit
