@@ -288,5 +288,8 @@ def expected(request):
 def test_any_order(tmp_path):
     quick = settings.get_current_profile_name() == "ninfer"
     small = settings(max_examples=100, stateful_step_count=50) if quick else settings()
-    run_state_machine_as_test(partial(EngineMachine, tmp_path), settings=small)
-    assert TOTAL["steps"] > 300 and all(TOTAL[what] for what in ("faults", "reused", "pauses"))
+    for _ in range(5):  # where chance has it, a run has few steps
+        run_state_machine_as_test(partial(EngineMachine, tmp_path), settings=small)
+        if TOTAL["steps"] > 1000:
+            break
+    assert TOTAL["steps"] > 1000 and all(TOTAL[what] for what in ("faults", "reused", "pauses"))
