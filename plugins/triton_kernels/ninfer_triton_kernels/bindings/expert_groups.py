@@ -19,6 +19,7 @@ from ninfer_triton_kernels.bindings.launching import (
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import expert_groups as kernels
 from ninfer_triton_kernels.kernels import experts, hopper_experts
+from ninfer_triton_kernels.kernels.warp_groups import WARPS
 
 FEWEST_PAIRS = 16
 """Pairs of an expert that one program takes, at least."""
@@ -152,7 +153,7 @@ class ExpertGroups:
             x, groups.order, groups.table, out, codes, high, scales, divisor, units, row_blocks,
             count, bank.depth // COLUMNS, width, bank.depth, bits, offset, group, gated,
             self._limit, self._top_k if gated else 0,
-            num_warps=hopper_experts.WARPS.value, **OVERLAPPED,
+            num_warps=WARPS.value, **OVERLAPPED,
         )
 
     def _memory(self, name: str, width: int, device: torch.device) -> Tensor:

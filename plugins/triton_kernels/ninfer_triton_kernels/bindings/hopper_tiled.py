@@ -18,7 +18,8 @@ from ninfer_triton_kernels.bindings.launching import (
 )
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels.arranged import arrange_tokens
-from ninfer_triton_kernels.kernels.hopper_tiled import CHAINS, ROWS, WARPS, hopper_linear
+from ninfer_triton_kernels.kernels.hopper_tiled import CHAINS, ROWS, hopper_linear
+from ninfer_triton_kernels.kernels.warp_groups import WARPS
 from ninfer_triton_kernels.tuning import Tile
 
 if TYPE_CHECKING:

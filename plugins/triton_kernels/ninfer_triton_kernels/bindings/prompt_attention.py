@@ -20,6 +20,7 @@ from ninfer_triton_kernels.kernels.prompt_attention import (
     merge_shares,
     unpack_segment,
 )
+from ninfer_triton_kernels.kernels.warp_groups import WARPS
 
 SEGMENT_BYTES = 128 << 20
 """Of keys and values in bf16."""
@@ -77,7 +78,7 @@ def bind_prompt_attention(
         tops = shared("prompt_tops", 2 * kept, torch.float32, q.device)
         attend, blocks, warps = attend_segment, [keys, values], 8
         if card == HOPPER:
-            attend, warps = hopper_attention.attend_segment, hopper_attention.WARPS.value
+            attend, warps = hopper_attention.attend_segment, WARPS.value
             blocks = [swizzled(each, [tokens, block]) for each in blocks]
         places = batch.positions, batch.row_start
         for begin in range(0, num_pages * PAGE_TOKENS, segment):

@@ -20,6 +20,7 @@ from ninfer_triton_kernels.bindings.launching import (
 )
 from ninfer_triton_kernels.bindings.shared import shared
 from ninfer_triton_kernels.kernels import convolution, delta_blocks, delta_rule, hopper_delta
+from ninfer_triton_kernels.kernels.warp_groups import WARPS
 
 VALUE_COLUMNS, VALUE_WARPS = 16, 1
 """Of one program: one warp, whose sums over the keys need no shared memory."""
@@ -182,7 +183,7 @@ class _DeltaRule:
         matrices: Tensor, factors: Tensor,
     ) -> None:
         (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
-        block, committed, warps = delta_rule.BLOCK.value, self._committed, hopper_delta.WARPS.value
+        block, committed, warps = delta_rule.BLOCK.value, self._committed, WARPS.value
         strips = batch.num_rows * value_heads * value_dim // GROUP_COLUMNS
         groups = _groups(strips, num_processors(q.device))
         rows = batch.row_start, batch.context_len

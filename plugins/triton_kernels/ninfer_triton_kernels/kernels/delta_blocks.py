@@ -90,6 +90,16 @@ def join(inverse, system, i, j, ROWS: tl.constexpr):
 
 
 @triton.jit
+def blocks_before(row, row_start, context, certain):
+    """Whole blocks of the rows before one."""
+    before = 0
+    for other in range(0, row):
+        _, count = blocks_of(other, row_start, context, certain)
+        before += count
+    return before
+
+
+@triton.jit
 def find_block(index, num_rows, row_start, context, certain):
     """First token of a block of the step, -1 if there are not so many."""
     token, before = -1, 0
@@ -163,11 +173,8 @@ def advance_blocks(
     ``[BV, BK]``, so that what one product gives is the first factor of the next."""
     row, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first, count = blocks_of(row, row_start, context, certain)
-    index = 0
-    for other in range(0, row):
-        _, more = blocks_of(other, row_start, context, certain)
-        index += more
     if count > 0:
+        index = blocks_before(row, row_start, context, certain)
         key_head = head // (value_heads // key_heads)
         n, d = tl.arange(0, BLOCK), tl.arange(0, BK)
         j = part * BV + tl.arange(0, BV)

@@ -12,20 +12,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from ninfer_triton_kernels.kernels.warp_groups import (
+    ASKING_REGISTERS,
+    GROUP_REGISTERS,
+    WARPS,
+    meet,
+)
+
 LOWEST = gl.constexpr(-1e30)
 """Below every score; minus infinity less itself is not a number."""
 
 SLOTS = gl.constexpr(2)
 """Blocks of keys, and of values, that shared memory has room for."""
-
-WARPS = gl.constexpr(4)
-"""Of a group: those that multiply together."""
-
-GROUP_REGISTERS, ASKING_REGISTERS = gl.constexpr(240), gl.constexpr(24)
-"""Of a thread."""
-
-meet = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-"""Of the warps of a group; Triton 3.7 has another name for it."""
 
 
 @gluon.jit

@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ninfer_triton_kernels.kernels import delta_blocks, delta_rule
-from ninfer_triton_kernels.kernels.hopper_attention import (
+from ninfer_triton_kernels.kernels.warp_groups import (
     ASKING_REGISTERS,
     GROUP_REGISTERS,
     WARPS,
@@ -41,6 +41,7 @@ SLOTS = gl.constexpr(2)
 softplus = gluon.jit(delta_rule.softplus.fn)
 blocks_of = gluon.jit(delta_rule.blocks_of.fn)
 find_block = gluon.jit(delta_blocks.find_block.fn)
+blocks_before = gluon.jit(delta_blocks.blocks_before.fn)
 
 
 @gluon.jit
@@ -371,11 +372,8 @@ def advance_blocks(
     and goes at its own pace. The state is not transposed."""
     row, head, part = gl.program_id(0), gl.program_id(1), gl.program_id(2)
     first, count = blocks_of(row, row_start, context, certain)
-    index = 0
-    for other in range(0, row):
-        _, more = blocks_of(other, row_start, context, certain)
-        index += more
     if count > 0:
+        index = blocks_before(row, row_start, context, certain)
         own, value_dim = index * value_heads + head, gl.num_programs(2) * GROUPS * BV
         key_at = head // (value_heads // key_heads) * BK
         value_at = head * value_dim + part * GROUPS * BV

@@ -8,7 +8,6 @@ Weights are ``(codes, high, scales, divisor)`` of fragments of kind ``(bits, off
 that both groups have done with it.
 """
 
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -21,10 +20,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from ninfer_triton_kernels.kernels.decoders import codes_at, moved
 from ninfer_triton_kernels.kernels.expert_groups import scaled_plane
+from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.products import UNLIMITED
-
-WARPS = gl.constexpr(4)
-"""Of a group: those that ask, or multiply, together."""
+from ninfer_triton_kernels.kernels.warp_groups import WARPS, meet
 
 ROWS = gl.constexpr(128)
 """Of a group that multiplies."""
@@ -57,10 +55,6 @@ INDEX = gl.constexpr(gl.SliceLayout(0, gl.SliceLayout(1, WORDS)))
 
 ASKED = gl.constexpr(gl.BlockedLayout([1, 8], [8, 4], [WARPS, 1], [1, 0]))
 """Of half a block of activations."""
-
-
-meet = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-"""Of the warps of a group; Triton 3.7 has another name for it."""
 
 
 @gluon.jit
@@ -393,8 +387,8 @@ def multiply_groups(
     Rows of ``x`` have ``padded`` columns, those of ``out`` ``width``, whole tiles."""
     KIND: gl.constexpr = (BITS, OFFSET, GROUP)
     weights, ring = (codes, high, scales, divisor), make_ring()
-    tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
+    wait()
+    release()
     gl.warp_specialize([
         (multiply, (order, table, out, weights, units, row_blocks, groups, num_blocks, width, ring,
                     0, KIND, GATED, LIMIT)),

@@ -26,12 +26,11 @@ from ninfer_triton_kernels.kernels.decoders import (
     six_bit_planes,
 )
 from ninfer_triton_kernels.kernels.fragments import pairs_of_words, row_halves
-from ninfer_triton_kernels.kernels.hopper_attention import meet
 from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.products import gated
 from ninfer_triton_kernels.kernels.tiled import E4M3_RESULT, longer
+from ninfer_triton_kernels.kernels.warp_groups import WARPS, meet
 
-WARPS = gl.constexpr(4)
 TILES = gl.constexpr(4)
 ROWS = gl.constexpr(64)
 """Of a program: each of its warps has a tile of 16 rows."""
