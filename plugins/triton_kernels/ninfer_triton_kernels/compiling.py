@@ -110,13 +110,30 @@ def writes_under_copies(ptx: str) -> bool:
     return False
 
 
+def leaves_barriers(ttgir: str) -> bool:
+    """Whether the memory of a barrier may be given away while the barrier lives: it is neither
+    ended (`mbarrier.invalidate`) nor handed to groups of warps, which use it to the end. Where a
+    program is set aside for another process, the card keeps the state of a barrier, and spoils
+    what lies there by then."""
+    owners = dict(re.findall(r"(%\w+) = ttg\.memdesc_index (%\w+)", ttgir))
+
+    def found(pattern: str) -> set[str]:
+        names = re.findall(r"%\w+", " ".join(re.findall(pattern, ttgir)))
+        return {owners.get(name, name) for name in names}
+
+    begun, ended = found(r"ttng\.init_barrier (%\w+)"), found(r"ttng\.inval_barrier (%\w+)")
+    return bool(begun - ended - found(r"ttg\.warp_specialize\(([^)]*)\)"))
+
+
 def facts_of(kernel: Any) -> Compiled:
     """What the assembler says of a compiled kernel.
 
-    :raises AssertionError: if it begins before the one ahead of it has ended, and never waits; or
-        if shared memory is written while copies to global memory may still read it.
+    :raises AssertionError: if it begins before the one ahead of it has ended, and never waits; if
+        shared memory is written while copies to global memory may still read it; or if memory of a
+        barrier is given away while it lives.
     """
     ptx = kernel.asm["ptx"]
+    assert not leaves_barriers(kernel.asm["ttgir"]), f"{kernel.name} does not end its barriers"
     waits = "griddepcontrol.wait" in ptx
     assert waits or not kernel.metadata.launch_pdl, f"{kernel.name} begins early and never waits"
     assert not writes_under_copies(ptx), f"{kernel.name} writes what copies may still read"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ninfer_triton_kernels.compiling import writes_under_copies
+from ninfer_triton_kernels.compiling import leaves_barriers, writes_under_copies
 
 pytest.importorskip("triton")
 
@@ -70,3 +70,14 @@ def test_kernels_fit_the_card(group, capability, count):
 def test_writes_to_what_copies_read_are_seen(between, is_seen):
     copy = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r1, %r2}], [%r3];"
     assert writes_under_copies(f"st.shared.b32 [%r1], %r2;\n{copy}\n{between}") == is_seen
+
+
+@pytest.mark.parametrize("then, is_seen", [
+    ("ttng.wait_barrier %ready, %c0", True), ("ttng.inval_barrier %ready : !ttg.memdesc", False),
+    ("ttg.warp_specialize(%q, %ready) attributes {}", False),
+    ("ttg.warp_specialize(%q, %other) attributes {}", True),
+    ("%2 = ttg.memdesc_index %ready[%c0]\nttng.inval_barrier %2 : !ttg.memdesc", False),
+])
+def test_barriers_that_live_where_other_things_may_lie_are_seen(then, is_seen):
+    begun = "%1 = ttg.memdesc_index %ready[%c0] : !ttg\nttng.init_barrier %1, 1 : !ttg.memdesc"
+    assert leaves_barriers(f"{begun}\n{then}") == is_seen

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 from attrs import evolve
@@ -225,20 +229,38 @@ def test_many_blocks_on_hopper(rule, slot_batch, poisoned, device):
     same_states(states, expected, "fp32")
 
 
+@pytest.fixture
+def other_processes():
+    """Three that keep the card busy, so that programs are set aside for theirs half-way."""
+    busy = ("import torch; a = torch.randn(4096, 4096, device='cuda')\n"
+            "while True: [a @ a for _ in range(50)]; torch.cuda.synchronize()")
+    running = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(3)]
+    yield
+    for each in running:
+        each.kill()
+        each.wait()
+
+
 @pytest.mark.skipif(DEVICE_CAPABILITY != HOPPER, reason="of capability 90")
-def test_prompts_of_real_size_keep_their_bits_on_hopper(rule, slot_batch, poisoned, device):
-    """While the cache is full of what others have written, so that copies are late."""
+def test_prompts_of_real_size_keep_their_bits_beside_other_processes(
+    rule, slot_batch, poisoned, device, other_processes
+):
+    """Without the end of its barrier, the preparation of blocks gave wrong ones in every hundredth
+    launch."""
     batch = moved(slot_batch((3, 2048, 0, 1)), device)
     both, inputs = rule(2048, BY_BLOCKS, 16, 48, (128, 128), 8)
     (call, states), _ = both
-    start, first = states.committed.clone(), None
-    others = torch.empty(200 << 20, dtype=torch.uint8, device=device)
-    for turn in range(100):
-        others.fill_(turn)
-        states.committed.copy_(start)
-        kept = call(*inputs, batch, poisoned(2048, 128 * 48)), states.committed.clone()
-        first = first or kept
-        assert all(torch.equal(*pair) for pair in zip(first, kept, strict=True))
+    start, out = states.committed.clone(), poisoned(2048, 128 * 48)
+    wrong, first = torch.zeros((), dtype=torch.bool, device=device), None
+    begun = time.monotonic()
+    while first is None or time.monotonic() < begun + 12:
+        for _ in range(50):
+            states.committed.copy_(start)
+            call(*inputs, batch, out)
+            first = first or (out.clone(), states.committed.clone())
+            wrong |= (out != first[0]).any() | (states.committed != first[1]).any()
+        torch.cuda.synchronize()
+    assert not wrong
 
 
 def test_company_and_chunks_of_whole_blocks_change_no_bit(rule, slot_batch, poisoned, device):

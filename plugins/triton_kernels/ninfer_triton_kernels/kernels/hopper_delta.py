@@ -212,7 +212,8 @@ def prepare_block(
         i = gl.arange(0, BLOCK, layout=ROWS)[:, None]
         j = gl.arange(0, BLOCK, layout=COLUMNS)[None, :]
         system, met = warpgroup_mma_wait(0, deps=[system, met])
-        meet()  # what follows may lie where other warps' products read
+        mbarrier.invalidate(ready)
+        meet()  # what follows may lie where other warps' products read, and where the barrier was
         overlap = make_pair(BLOCK, BLOCK)
         keep_pair(overlap, gl.where(i >= j, met * decays * read_by[:, None], 0.0))
         give_pair(matrices, own * (4 * BLOCK) + 2 * BLOCK, overlap)
