@@ -77,9 +77,12 @@ class Execution:
             found = Round.of(sequences, likeliest, inputs)
             return self._rounds.settle(found, sequences, goes_on=goes_on)
         verdicts = self._judge.verify(logits, drafts, likeliest)
-        for sequence, drafted, verdict in zip(sequences, drafts, verdicts, strict=True):
-            self._count(sequence, len(drafted.drafts), verdict.accepted)
+        rooms = [each.most_drafts for each in sequences]
         self._settle(sequences, drafts, verdicts, logits)
+        for sequence, drafted, verdict, room in zip(
+            sequences, drafts, verdicts, rooms, strict=True
+        ):
+            self._count(sequence, len(drafted.drafts), verdict.accepted, room)
         if self.speculation.is_on:
             self._advance(sequences, rows)
 
@@ -130,12 +133,15 @@ class Execution:
             return [Drafted.cut(each.sample_row) for each in sequences]
         return self.speculation.propose([e.draft_request(self.width - 1) for e in sequences])
 
-    def _count(self, sequence: Request, drafted: int, accepted: int) -> None:
-        """Count a round, or a step whose request had no room for a draft, before it is settled."""
+    def _count(self, sequence: Request, drafted: int, accepted: int, room: int) -> None:
+        """Count a round that is settled, or a step whose request had no room for a draft.
+
+        :param room: for drafts before the step.
+        """
         for counts in (sequence.drafts, self.drafts):
             if drafted:
-                counts.add_round(drafted, accepted)
-            elif self.speculation.is_on and sequence.most_drafts < 1:
+                counts.add_round(drafted, min(accepted, room - sequence.most_drafts))
+            elif self.speculation.is_on and room < 1:
                 counts.fallbacks += 1
 
     def _advance(self, sequences: Sequence[Request], rows: Sequence[Row]) -> None:

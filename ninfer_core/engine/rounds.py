@@ -177,10 +177,12 @@ class Rounds:
         """Keep the accepted drafts and the token behind them, of what the model says behind each
         input and the drafts."""
         token, drafts = numbers[accepted], numbers[self._width :]
-        for counts in (sequence.drafts, self._drafts):
-            counts.add_round(len(drafts), accepted)
         last = [] if token == INVALID else [token]
-        self._counts.output += commit.settle(
+        kept = commit.settle(
             sequence, [*drafts[:accepted], *last], certain=self._round is not None)
+        self._counts.output += kept
+        accepted += drafts[accepted : accepted + 1] == last  # a draft that ends its request
+        for counts in (sequence.drafts, self._drafts):
+            counts.add_round(len(drafts), min(accepted, kept))
         if not last and sequence.ending is None:
             sequence.ending = "error", not_finite()

@@ -10,7 +10,8 @@ class DraftCounts:
     """Of one request, or of an engine.
 
     :ivar rounds: decode steps that verified drafts.
-    :ivar drafted: tokens that were verified. :ivar accepted: those that the model agreed with.
+    :ivar drafted: tokens that were verified.
+    :ivar accepted: those that the model agreed with, none behind the end of an answer.
     :ivar accepted_at: how often the draft at each position of a round was accepted.
     :ivar fallbacks: decode steps so near to the end of the request that no draft had room.
     """

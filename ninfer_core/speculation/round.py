@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
-from torch import Tensor
+from torch import Tensor, int64
 
 from ninfer_core.api import Advance, AheadSpeculator, Draft, DraftRequest, Speculator
 from ninfer_core.sampling.verify import Drafted
@@ -54,13 +54,19 @@ class Speculation:
         self, rows: Sequence[Row], tokens: Tensor, accepted: Tensor
     ) -> Tensor | None:
         """See `AheadSpeculator.draft_ahead`; None if it is switched off."""
-        ids = [row.sequence_id for row in rows]
-        return self._call(
-            ids, lambda s: cast(AheadSpeculator, s).draft_ahead(rows, tokens, accepted))
+        def ask(speculator: Speculator) -> Tensor:
+            ahead = cast(AheadSpeculator, speculator)
+            return self._check_inputs(ahead.draft_ahead(rows, tokens, accepted), len(rows))
+
+        return self._call([row.sequence_id for row in rows], ask)
 
     def drafted_ahead(self, requests: Sequence[DraftRequest]) -> Tensor | None:
         """See `AheadSpeculator.drafted_ahead`."""
-        return self._call((), lambda s: cast(AheadSpeculator, s).drafted_ahead(requests))
+        def ask(speculator: Speculator) -> Tensor | None:
+            inputs = cast(AheadSpeculator, speculator).drafted_ahead(requests)
+            return None if inputs is None else self._check_inputs(inputs, len(requests))
+
+        return self._call((), ask)
 
     def advance(self, steps: Sequence[Advance]) -> None:
         """Tell the speculator what a step of the model has committed."""
@@ -98,6 +104,13 @@ class Speculation:
         if draft.proposals is not None and draft.proposals.shape != shape:
             raise ValueError(f"the proposals are {list(draft.proposals.shape)}, not {list(shape)}")
         return Draft(ids, draft.proposals)
+
+    def _check_inputs(self, inputs: Tensor, count: int) -> Tensor:
+        """What the host knows of inputs that are on the device."""
+        if inputs.dtype != int64 or inputs.shape != (count, self.width):
+            kind = f"{inputs.dtype} {list(inputs.shape)}"
+            raise ValueError(f"the inputs are {kind}, not int64 [{count}, {self.width}]")
+        return inputs
 
     def _call(self, request_ids: Sequence[int], call: Callable[[Speculator], T]) -> T | None:
         if self._speculator is None:

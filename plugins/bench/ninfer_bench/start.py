@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from ninfer_bench.device_time import Mark, marked_steps, took_s
 from ninfer_bench.report import Report, percent
 from ninfer_bench.written import read_through, write_random
-from ninfer_core.api import PreparedPrompt, Progress, SamplingParams
+from ninfer_core.api import ConfigError, PreparedPrompt, Progress, SamplingParams
 from ninfer_core.artifact.container import open_artifact
 from ninfer_core.cli.console import Console
 from ninfer_core.cli.launch import prepare_catalogue
@@ -72,7 +72,8 @@ class Answered:
 
 
 def run(arguments: Namespace) -> Report:
-    """Write the weights if the file is not there, start, read a prompt, decode."""
+    """Write the weights if the file is not there, start, read a prompt, decode. What cannot be
+    started is refused before anything is written."""
     with Console(arguments.log_level) as console:
         started = _start(arguments, console.progress)
         loaded = _peak()
@@ -86,14 +87,15 @@ def _start(arguments: Namespace, progress: Progress) -> Started:
     path: Path = arguments.weights
     room = arguments.prompt_tokens + arguments.output_tokens
     config = evolve(config, model=str(path), max_context=config.max_context or room + 64)
-    planned = resolve(config, report, absent=True, artifact=artifact)
+    planned = _within(resolve(config, report, absent=True, artifact=artifact), arguments)
     if not path.exists():
         write_random(artifact, path, report.registry, planned.hardware.device, progress)
     read_through(path)
-    plan = resolve(config, report, artifact=open_artifact(path))
-    if arguments.memory:
-        plan = _capped(plan, arguments.memory)
+    plan = _within(resolve(config, report, artifact=open_artifact(path)), arguments)
     if plan.hardware.device == "cuda":
+        if arguments.memory:
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, arguments.memory / total))
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     phases: dict[str, float] = {}
@@ -111,17 +113,23 @@ def _start(arguments: Namespace, progress: Progress) -> Started:
     return Started(plan, loaded, seconds, phases)
 
 
-def _capped(plan: EnginePlan, memory: int) -> EnginePlan:
-    """A plan that has no more than so many bytes, and a process that gets no more.
+def _within(plan: EnginePlan, arguments: Namespace) -> EnginePlan:
+    """A plan that has no more memory than was asked for.
 
-    :raises CapacityError: if the plan needs more.
+    :raises CapacityError: if it needs more. :raises ConfigError: if the prompt is too long for it.
     """
-    ledger = evolve(plan.ledger, budget_bytes=min(memory, plan.ledger.budget_bytes),
+    longest = plan.config.max_context
+    assert longest is not None
+    if arguments.prompt_tokens >= longest:
+        raise ConfigError(
+            f"a prompt of {arguments.prompt_tokens} tokens is too long", where="--prompt-tokens",
+            why=f"with an answer it does not go into a sequence of {longest}",
+            fix="ask for fewer, or raise --max-context")
+    if not arguments.memory:
+        return plan
+    ledger = evolve(plan.ledger, budget_bytes=min(arguments.memory, plan.ledger.budget_bytes),
                     budget_source="asked for by --memory")
     ledger.check()
-    if plan.hardware.device == "cuda":
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, memory / total))
     return evolve(plan, ledger=ledger)
 
 

@@ -69,6 +69,26 @@ def test_answers_and_counts_are_those_of_rounds_one_after_the_other(kit, fly, er
     assert parts.engine.status().tokens == plain.engine.status().tokens
 
 
+@pytest.mark.parametrize("at", range(1, 10))
+@pytest.mark.parametrize("how", ["stop-token", "stop-string", "output-limit"])
+def test_drafts_behind_the_end_of_an_answer_count_as_accepted_to_nobody(kit, fly, how, at):
+    """Whoever judges them: the device, which knows no stop strings, or the host."""
+    request = kit.ask(70, max_tokens=60, ignore_eos=True)
+    answer, usages = kit.expected(request, 60), []
+    at = next(i for i in range(at, 60) if answer[i] not in answer[:i])
+    request = evolve(request, **{
+        "stop-token": {"stop_token_ids": (answer[at],)},
+        "stop-string": {"stop": (kit.text([answer[at]]),)},
+        "output-limit": {"max_tokens": at + 1}}[how])
+    for parts in (fly(), kit.build(speculator=MtpSpeculator, drafts=DRAFTS)):
+        [[*_, end]] = kit.serve(parts, request)
+        assert (end.reason, list(end.token_ids)) == (how, answer[: at + 1])
+        assert parts.engine.drafts.accepted == end.usage.accepted_tokens
+        usages.append(end.usage)
+    assert usages[0] == usages[1]
+    assert usages[0].rounds + usages[0].accepted_tokens + usages[0].fallback_steps in (at, at + 1)
+
+
 def test_each_round_is_launched_before_the_tokens_of_the_last_are_told(kit, fly):
     parts, told = fly(), []
     request = kit.ask(5, max_tokens=60, ignore_eos=True)
@@ -229,3 +249,22 @@ def test_a_speculator_that_fails_in_flight_costs_no_request(kit, fly, caplog):
     found = [list(each[-1].token_ids) for each in kit.serve(parts, *requests)]
     assert found == [kit.expected(each, each.max_tokens) for each in requests]
     assert "switched off" in caplog.text and parts.model.flown
+
+
+@pytest.mark.parametrize("call", ["draft_ahead", "drafted_ahead"])
+@pytest.mark.parametrize("change", [
+    lambda inputs: inputs[:, :-1], lambda inputs: torch.cat((inputs, inputs), 1),
+    lambda inputs: inputs[:-1], lambda inputs: inputs.int(), lambda inputs: inputs.double()])
+def test_a_speculator_whose_drafts_are_no_round_costs_no_request(kit, fly, caplog, call, change):
+    parts, requests = fly(), requests_of(kit)
+    right = getattr(parts.speculator, call)
+
+    def wrong(*args):
+        inputs = right(*args)
+        return None if inputs is None else change(inputs)
+
+    setattr(parts.speculator, call, wrong)
+    reading = kit.ask(200, first=9, max_tokens=0)  # so that some rounds are not launched ahead
+    found = [list(each[-1].token_ids) for each in kit.serve(parts, *requests, reading)]
+    assert found[:-1] == [kit.expected(e, e.max_tokens) for e in requests]
+    assert "switched off" in caplog.text

@@ -20,11 +20,21 @@ def test_a_start_is_measured(ninfer, tiny_model, tmp_path, memory, code):
     arguments = ["bench", "start", tiny_model, "--weights", path, "--prompt-tokens", "70",
                  "--output-tokens", "5", "--memory", memory, "--json", "-p", "ninfer_bench.plugin"]
     found_code, out, err = ninfer(*map(str, arguments))
-    assert bool(found_code) == bool(code) and path.exists()
+    assert bool(found_code) == bool(code) and path.exists() == (not code)
     if code:
         assert "the model does not fit in memory" in err and "--memory" in err
     else:
         assert '"output_tokens": 5' in out and '"prompt_tokens": 70' in out
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_weights_are_written(
+    ninfer, tiny_model, tmp_path
+):
+    code, _, err = ninfer(
+        "bench", "start", str(tiny_model), "--weights", str(tmp_path / "random.ninfer"),
+        "--prompt-tokens", "64", "--max-context", "64", "-p", "ninfer_bench.plugin")
+    assert code and "--prompt-tokens" in err and "raise --max-context" in err
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_is_written_has_the_catalogue_it_was_made_from(tiny_model, tmp_path, registry):
