@@ -103,7 +103,7 @@ def launch(parser: Parser) -> None:
     add("--tables-on-device", action="store_true", default=SUPPRESS,
         help="hold n-gram tables in the device's memory instead of the host's")
     add("--eager", action="store_true", default=SUPPRESS,
-        help="launch a GPU's decode steps kernel by kernel instead of as captured graphs")
+        help="launch a GPU's steps kernel by kernel instead of as captured graphs")
     add("--kernel", dest="kernels", action="append", default=[], type=pair, metavar="OP=NAME",
         help="use this kernel for an op; repeatable")
 

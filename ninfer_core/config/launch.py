@@ -38,7 +38,7 @@ class LaunchConfig:
     :ivar kernels: op -> the kernel to use for it.
     :ivar threads: CPU threads; else the profile's.
     :ivar tables_on_device: whether tables that a pack leaves in host memory go to the device, too.
-    :ivar eager: whether a GPU's decode steps are launched kernel by kernel instead of as graphs.
+    :ivar eager: whether a GPU's steps are launched kernel by kernel instead of as graphs.
     """
 
     model: str | None = None

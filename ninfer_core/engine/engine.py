@@ -96,7 +96,7 @@ class Engine:
         return self._execution.drafts
 
     def capture(self, progress: Progress | None = None) -> None:
-        """Decode by captured graphs from now on; before the first request, on a GPU, and only if
+        """Run by captured graphs from now on; before the first request, on a GPU, and only if
         all kernels of the model may be in one."""
         self._execution.capture(progress)
 

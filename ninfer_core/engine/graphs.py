@@ -9,8 +9,8 @@ import torch
 
 from ninfer_core.state.step import StepBatch
 
-Size = tuple[int, int, int]
-"""Rows, tokens, rows of logits."""
+Size = tuple[int, int, int, int]
+"""Rows, tokens, rows of logits, bound of pages."""
 
 
 T = TypeVar("T")
@@ -48,4 +48,4 @@ class CapturedForward(Generic[T]):
 
 
 def _size(batch: StepBatch) -> Size:
-    return batch.num_rows, batch.num_tokens, batch.num_logits
+    return batch.num_rows, batch.num_tokens, batch.num_logits, batch.num_pages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,19 +44,26 @@ class Runner:
             max_rows=1, max_tokens=limits.prefill_chunk, max_logits=limits.max_logits
         )
         self._forward: Callable[[StepBatch], Step] = self._step
+        self._read: Callable[[StepBatch], Tensor] = self._logits
 
     @torch.inference_mode()
     def capture(self, progress: Progress | None = None) -> None:
-        """Decode by captured graphs from now on: one for each number of rows, with and without
-        drafts. They are captured over padding, which no sequence owns. A chunk of a prompt is run
-        before, so that all memory is taken and what can fail for want of it does so now."""
-        self._model.forward(self._prefill.pad(1, self._chunk, certain=True))
-        self._forward = captured = CapturedForward(self._step)
+        """Run by captured graphs from now on: a whole chunk of a prompt, one for each bound of its
+        pages; decode steps, one for each number of rows, with and without drafts. They are captured
+        over padding, which no sequence owns, the longest first, so that all memory is taken and
+        what can fail for want of it does so now."""
+        chunks, steps = CapturedForward(self._logits), CapturedForward(self._step)
         sizes = [(n, w) for n in range(1, self._rows + 1) for w in sorted({1, self._width})]
-        for done, (num_rows, width) in enumerate(reversed(sizes), 1):
-            captured.capture(self._decode.pad(num_rows, width))
+        chunk = partial(self._prefill.pad, 1, self._chunk, certain=True)
+        pads: list[tuple[CapturedForward[Any], Callable[[], StepBatch]]] = [
+            *((chunks, partial(chunk, num_pages=n)) for n in reversed(self._prefill.page_bounds)),
+            *((steps, partial(self._decode.pad, *size)) for size in reversed(sizes)),
+        ]
+        for done, (captured, pad) in enumerate(pads, 1):
+            captured.capture(pad())
             if progress:
-                progress("graphs", done, len(sizes))
+                progress("graphs", done, len(pads))
+        self._read, self._forward = chunks, steps
 
     def decode(
         self, rows: list[Row], inputs: Tensor | None = None, later: Tensor | None = None
@@ -75,8 +83,11 @@ class Runner:
 
     def prefill(self, row: Row) -> Tensor:
         """fp32 logits ``[num_logits, V]`` of the chunk's last tokens, valid until the next step."""
-        return self._model.forward(self._prefill.fill([row]))[:, : self._vocab_size]
+        return self._read(self._prefill.fill([row]))
 
     def _step(self, batch: StepBatch) -> Step:
-        logits = self._model.forward(batch)[:, : self._vocab_size]
+        logits = self._logits(batch)
         return logits, self._sampler.likeliest(logits), batch.token_ids[: batch.num_tokens]
+
+    def _logits(self, batch: StepBatch) -> Tensor:
+        return self._model.forward(batch)[:, : self._vocab_size]

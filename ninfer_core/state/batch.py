@@ -13,8 +13,11 @@ from attrs import fields, frozen
 from torch import Tensor
 
 from ninfer_core.state.layout import ALIGNMENT
-from ninfer_core.state.step import PAGE_TOKENS, StepBatch
+from ninfer_core.state.step import PAGE_TOKENS, ROW_TOKENS, StepBatch
 from ninfer_core.state.store import SequenceState
+
+FEW_PAGES = 512
+"""The least bound of a step's pages: 32,768 tokens."""
 
 
 @frozen(eq=False)
@@ -42,6 +45,9 @@ class BatchBuilder:
 
     It writes through numpy views of host memory, because a tensor operation on a few numbers takes
     longer; for another device, all buffers are then copied at once.
+
+    :ivar page_bounds: what `StepBatch.num_pages` may be: few numbers up to the whole table, so that
+        as few graphs are for all lengths of context.
     """
 
     def __init__(
@@ -52,6 +58,7 @@ class BatchBuilder:
             StepBatch.allocate, max_rows=max_rows, max_tokens=max_tokens, max_logits=max_logits,
             max_pages=max_pages,
         )
+        self.page_bounds = _bounds(max_pages)
         self._names = [f.name for f in fields(StepBatch) if not f.name.startswith("num_")]
         self._host = self._batch = allocate()
         self._copy: _DeviceCopy | None = None
@@ -75,13 +82,15 @@ class BatchBuilder:
             wanted = self._range[end - row.num_logits : end]
             self._views.logit_rows[logits : logits + row.num_logits] = wanted
             start, logits = end, logits + row.num_logits
-        num_pages = max((len(row.state.pages) for row in rows), default=0)
-        return self._finish(len(rows), start, logits, num_pages)
+        return self._finish(len(rows), start, logits, self._num_pages(rows, start))
 
-    def pad(self, num_rows: int, width: int, *, certain: bool = False) -> StepBatch:
+    def pad(
+        self, num_rows: int, width: int, *, certain: bool = False, num_pages: int = 0
+    ) -> StepBatch:
         """A batch of rows of padding: page 0 and slot 0, which no sequence owns.
 
         :param certain: chunks of prompts, with logits of one token each.
+        :param num_pages: as of the batch.
         """
         if self._copy:
             self._copy.wait()
@@ -94,7 +103,13 @@ class BatchBuilder:
         views.certain[:num_rows] = certain or width == 1
         num_logits = num_rows if certain else count
         views.logit_rows[:num_logits] = self._range[:num_logits]
-        return self._finish(num_rows, count, num_logits, 0)
+        return self._finish(num_rows, count, num_logits, num_pages)
+
+    def _num_pages(self, rows: Sequence[Row], num_tokens: int) -> int:
+        if num_tokens <= ROW_TOKENS * len(rows):
+            return 0
+        most = max(len(row.state.pages) for row in rows)
+        return next(bound for bound in self.page_bounds if bound >= most)
 
     def _finish(
         self, num_rows: int, num_tokens: int, num_logits: int, num_pages: int
@@ -126,6 +141,13 @@ class BatchBuilder:
             self._tables[index] = table
             views.page_table[index, : len(state.pages)] = state.pages
             views.page_table[index, len(state.pages) :] = 0
+
+
+def _bounds(max_pages: int) -> list[int]:
+    bounds = [min(FEW_PAGES, max_pages)]
+    while bounds[-1] < max_pages:
+        bounds.append(min(4 * bounds[-1], max_pages))
+    return bounds
 
 
 class _DeviceCopy:

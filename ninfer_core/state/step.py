@@ -24,7 +24,8 @@ class StepBatch:
     largest size; the counts say how much of them is live.
 
     :ivar num_tokens: T. :ivar num_rows: B. :ivar num_logits: rows of logits wanted.
-    :ivar num_pages: of the row that has most; 0 if any may have as many as the table holds.
+    :ivar num_pages: of steps with longer rows than those of decode, how many no row exceeds, one of
+        few numbers; 0 if any may have as many as the table holds.
     :ivar token_ids: int64 ``[max_tokens]``.
     :ivar positions: int64 ``[max_tokens]``, position in the sequence.
     :ivar rope_positions: int64 ``[3, max_tokens]``, position for rotation by axis (time, height,

@@ -15,7 +15,14 @@ from ninfer_bench.device_time import launches
 from ninfer_bench.limits import matrix_rates
 from ninfer_bench.report import Report
 from ninfer_bench.step_work import chunk_flops, draft_bytes, kv_bytes_per_token, step_bytes
-from ninfer_bench.stepping import batch_builder, sequences, step_of, timed, wait_for
+from ninfer_bench.stepping import (
+    batch_builder,
+    sequences,
+    step_of,
+    steps_of,
+    timed,
+    wait_for,
+)
 from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan, titled
 from ninfer_core.api import ConfigError, PredictingModel
 from ninfer_core.cli.console import Console
@@ -104,12 +111,12 @@ def _measure(synthetic: Synthetic, arguments: Namespace, look: Look) -> Iterator
             if synthetic.plan.speculator and getattr(synthetic.model, "predictor", None):
                 yield _draft(synthetic, num_rows, context, arguments, look)
         for chunk in arguments.prefill:
-            yield _prefill(synthetic, chunk, context, look)
+            yield _prefill(synthetic, chunk, context, arguments, look)
     for context in arguments.sweep:
         yield _decode(synthetic, 1, 1, context, arguments, look)
     if arguments.prompt:
         for chunk in arguments.prefill:
-            yield _prompt(synthetic, chunk, arguments.prompt, look)
+            yield _prompt(synthetic, chunk, arguments, look)
 
 
 def _decode(
@@ -146,33 +153,43 @@ def _draft(
     return Measured("draft", num_rows, 1, context, num_rows, nbytes=nbytes, **seen)
 
 
-def _prefill(synthetic: Synthetic, chunk: int, context: int, look: Look) -> Measured:
+def _prefill(
+    synthetic: Synthetic, chunk: int, context: int, arguments: Namespace, look: Look
+) -> Measured:
     plan = synthetic.plan
     with sequences(synthetic, 1, context + chunk) as rows:
         batch = batch_builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
-        read = partial(synthetic.model.forward, batch)
-        seen = look(plan, read)
+        step = step_of(
+            synthetic, batch, synthetic.model.forward, eager=arguments.eager_steps)
+        seen = look(plan, step)
     flops = chunk_flops(plan, chunk, context)
     return Measured("prefill", 1, chunk, context, chunk, flops=flops, **seen)
 
 
-def _prompt(synthetic: Synthetic, chunk: int, length: int, look: Look) -> Measured:
+def _prompt(synthetic: Synthetic, chunk: int, arguments: Namespace, look: Look) -> Measured:
     """A prompt chunk by chunk, without waiting between them."""
-    plan = synthetic.plan
+    plan, length = synthetic.plan, arguments.prompt
     spans = [(begin, min(chunk, length - begin)) for begin in range(0, length, chunk)]
     with sequences(synthetic, 1, length) as rows:
-        read = _reader(synthetic, chunk, [rows[0](*span, num_logits=1) for span in spans])
+        read = _reader(
+            synthetic, chunk, [rows[0](*span, num_logits=1) for span in spans],
+            eager=arguments.eager_steps)
         seen = look(plan, read)
     flops = sum(chunk_flops(plan, count, begin) for begin, count in spans)
     return Measured("prompt", 1, chunk, 0, length, flops=flops, **seen)
 
 
-def _reader(synthetic: Synthetic, chunk: int, rows: Sequence[Row]) -> Callable[[], object]:
+def _reader(
+    synthetic: Synthetic, chunk: int, rows: Sequence[Row], *, eager: bool
+) -> Callable[[], object]:
     batches = batch_builder(synthetic.plan, 1, chunk)
+    pad = partial(batches.pad, 1, chunk, certain=True)
+    wholes = [partial(pad, num_pages=bound) for bound in batches.page_bounds]
+    forward = steps_of(synthetic, wholes, synthetic.model.forward, eager=eager)
 
     def read() -> None:
         for row in rows:
-            synthetic.model.forward(batches.fill([row]))
+            forward(batches.fill([row]))
 
     return read
 

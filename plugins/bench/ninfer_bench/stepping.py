@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import median
 from typing import TypeVar
@@ -62,12 +62,22 @@ def step_of(
 ) -> Callable[[], T]:
     """A step of the batch, as the engine would run it: by a captured graph if all kernels may be in
     one."""
+    return partial(steps_of(synthetic, [lambda: batch], forward, eager=eager), batch)
+
+
+def steps_of(
+    synthetic: Synthetic, batches: Iterable[Callable[[], StepBatch]],
+    forward: Callable[[StepBatch], T], *, eager: bool = False,
+) -> Callable[[StepBatch], T]:
+    """Steps as the engine would run them: of the sizes of these batches by captured graphs if all
+    kernels may be in one."""
     safe = can_capture(synthetic.kernels)
     if synthetic.plan.hardware.device != "cuda" or not safe or eager:
-        return partial(forward, batch)
+        return forward
     captured = CapturedForward(forward)
-    captured.capture(batch)
-    return partial(captured, batch)
+    for batch in batches:
+        captured.capture(batch())
+    return captured
 
 
 def repeated(plan: EnginePlan, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:

@@ -97,9 +97,12 @@ class MtpSpeculator:
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Predict by captured graphs from now on: one draft of each row, and what decode steps
-        commit, with padding behind it to as many tokens as could have been accepted."""
+        """Predict by captured graphs from now on: whole chunks of prompts, one draft of each row,
+        and what decode steps commit, with padding behind it to as many tokens as could have been
+        accepted."""
         captured = CapturedForward(self._predict)
+        for bound in reversed(self._batch.page_bounds):
+            captured.capture(self._batch.pad(1, len(self._hidden), certain=True, num_pages=bound))
         for num_rows in range(self._max_rows, 0, -1):
             captured.capture(self._batch.pad(num_rows, 1))
             rows = [_padding(self._width, num_logits=1)] * num_rows
@@ -119,11 +122,10 @@ class MtpSpeculator:
             for step in steps
         ]
         spans = [range(s.first_row, s.first_row + s.end - s.begin) for s in steps]
-        hidden = self._model.hidden(max(span.stop for span in spans))
-        taken = torch.tensor([index for span in spans for index in span], device=hidden.device)
-        torch.index_select(hidden, 0, taken, out=self._hidden[: len(taken)])
+        hidden, count = self._model.hidden(max(span.stop for span in spans)), sum(map(len, spans))
+        torch.cat([hidden[span.start : span.stop] for span in spans], out=self._hidden[:count])
         if self._is_captured and all(len(span) <= self._width for span in spans):
-            rows.append(_padding(len(steps) * self._width - len(taken)))
+            rows.append(_padding(len(steps) * self._width - count))
         logits, own = self._forward(self._batch.fill(rows))
         for step, *last in zip(steps, logits.clone(), own.clone(), strict=True):
             self._held[step.request_id] = _Held(step.end, *last)

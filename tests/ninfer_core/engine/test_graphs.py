@@ -1,4 +1,4 @@
-"""Captured decode steps, with a stand-in for the GPU: a graph that runs the model again."""
+"""Captured steps, with a stand-in for the GPU: a graph that runs the model again."""
 
 from __future__ import annotations
 
@@ -69,8 +69,28 @@ def test_answers_are_the_same(kit, device, drafts):
             parts.engine.capture()
         answers.append([events[-1].token_ids for events in kit.serve(parts, *requests)])
     assert answers[0] == answers[1]
-    assert len(graphs) == (6 if drafts else 3)
-    assert sum(graph.replays for graph in graphs) > 0
+    chunk, *steps = graphs
+    assert chunk.replays == 1  # of 70 tokens
+    assert len(steps) == (6 if drafts else 3)
+    assert sum(graph.replays for graph in steps) > 0
+
+
+def test_whole_chunks_are_replayed(kit, device, monkeypatch):
+    """By the graph of the least bound of pages that holds their context; a last one of fewer tokens
+    is not."""
+    monkeypatch.setattr("ninfer_core.state.batch.FEW_PAGES", 2)
+    graphs, watch = device
+    requests = [kit.ask(200, first=1, max_tokens=3, ignore_eos=True),
+                kit.ask(450, first=2, max_tokens=3, ignore_eos=True)]
+    answers = []
+    for captures in (False, True):
+        parts = kit.build(max_sequences=1, cache=False)
+        if captures:
+            watch(parts.model)
+            parts.engine.capture()
+        answers.append([events[-1].token_ids for events in kit.serve(parts, *requests)])
+    assert answers[0] == answers[1]
+    assert [graph.replays for graph in graphs[:2]] == [6, 4]  # of eight pages, and of two
 
 
 def test_capture_tells_how_far_it_is(kit, device):
@@ -78,4 +98,4 @@ def test_capture_tells_how_far_it_is(kit, device):
     parts = kit.build(max_sequences=4)
     device[1](parts.model)
     parts.engine.capture(lambda *step: seen.append(step))
-    assert seen == [("graphs", done, 4) for done in range(1, 5)]
+    assert seen == [("graphs", done, 5) for done in range(1, 6)]

@@ -374,15 +374,18 @@ def test_captured_steps_draft_the_same(kit, speculator, drafts, monkeypatch):
     """What rounds have committed is read in steps of the sizes that were captured, by a stand-in
     for graphs which leaves out the row of padding behind it."""
 
+    def size_of(batch):
+        return batch.num_rows, batch.num_tokens, batch.num_logits, batch.num_pages
+
     class Captured:
         def __init__(self, forward):
             self.forward = forward
 
         def capture(self, batch):
-            sizes.add((batch.num_rows, batch.num_tokens, batch.num_logits))
+            sizes.add(size_of(batch))
 
         def __call__(self, batch):
-            known.append((batch.num_rows, batch.num_tokens, batch.num_logits) in sizes)
+            ran.append(size_of(batch))
             if batch.num_rows > batch.num_logits:
                 batch.num_rows -= 1
                 batch.num_tokens = int(batch.row_start[batch.num_rows])
@@ -391,7 +394,7 @@ def test_captured_steps_draft_the_same(kit, speculator, drafts, monkeypatch):
     for module in ("mtp", "ahead"):
         monkeypatch.setattr(f"ninfer_drafting.{module}.CapturedForward", Captured)
     judge = None if speculator is MtpSpeculator else Prompt()
-    requests, results, sizes, known = requests_of(kit), [], set(), []
+    requests, results, sizes, ran = requests_of(kit), [], set(), []
     for captures in (False, True):
         parts = kit.build(speculator=speculator, drafts=drafts, judge=judge)
         parts.model.predictor.errs = lambda position: position % 3 == 0
@@ -399,8 +402,9 @@ def test_captured_steps_draft_the_same(kit, speculator, drafts, monkeypatch):
             parts.engine._speculation.capture()
         results.append(run(kit, parts, requests))
     assert results[0] == results[1]
-    assert len(sizes) == (16 if judge is None else 24)
-    assert known.count(True) > known.count(False)  # long chunks of prompts
+    assert len(sizes) == (17 if judge is None else 25)
+    assert (1, 64, 1, 8) in sizes.intersection(ran)  # whole chunks of prompts
+    assert sum(size in sizes for size in ran) > len(ran) / 2
 
 
 def test_a_capture_that_fails_costs_nothing_but_its_speed(kit, monkeypatch, caplog):

@@ -43,7 +43,7 @@ def test_a_batch_holds_its_rows_and_nothing_of_the_last_one(steps):
         batch = builder.fill(rows)
         assert batch.num_rows == len(rows)
         assert batch.num_tokens == sum(len(r.token_ids) for r in rows)
-        assert batch.num_pages == max((len(r.state.pages) for r in rows), default=0)
+        assert batch.num_pages == 0  # rows as of decode
         wanted = []
         for index, each in enumerate(rows):
             first, last = batch.row_start[index : index + 2].tolist()
@@ -113,6 +113,22 @@ def test_another_device_gets_the_same_batch():
     for name in ("token_ids", "positions", "row_start", "page_table", "logit_rows", "replay"):
         assert torch.equal(getattr(host, name), getattr(device, name).cpu())
     assert device.num_tokens == host.num_tokens == 12
+
+
+@pytest.mark.parametrize("max_pages, bounds", [
+    (8, [8]), (512, [512]), (600, [512, 600]), (4096, [512, 2048, 4096])])
+def test_pages_of_longer_rows_are_bounded_by_few_numbers(max_pages, bounds):
+    builder = BatchBuilder(
+        max_rows=2, max_tokens=64, max_logits=2, max_pages=max_pages)
+    assert builder.page_bounds == bounds
+    for most in (1, 8, 511, 512, 513, 2048, 2049, max_pages):
+        if most <= max_pages:
+            rows = [Row(i, SequenceState(1, [3] * pages), 0, [1] * count, 1)
+                    for i, (pages, count) in enumerate(((1, 12), (most, 21)))]
+            bound = min(each for each in bounds if each >= most)
+            assert builder.fill(rows).num_pages == bound
+            assert builder.fill([rows[0], evolve(rows[1], token_ids=[1] * 20)]).num_pages == 0
+    assert builder.pad(1, 32, certain=True, num_pages=bounds[0]).num_pages == bounds[0]
 
 
 def test_padding_is_of_nobody():
