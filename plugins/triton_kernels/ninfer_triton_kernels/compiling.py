@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from ninfer_triton_kernels.bindings import (
+    cache,
     expert_groups,
     experts,
     groups,
@@ -78,6 +79,7 @@ def compiling_for(capability: int) -> Iterator[dict[str, Any]]:
 
     with (
         mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(cache, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(experts, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(groups, "num_processors", lambda device: PROCESSORS[capability]),
         mock.patch.object(hopper_tiled, "capability", lambda device: capability),
@@ -96,33 +98,70 @@ def compiling_for(capability: int) -> Iterator[dict[str, Any]]:
         yield compiled
 
 
+COPY = re.compile(r"cp\.(?:reduce\.)?async\.bulk\S*\.global\.shared")
+WAIT = re.compile(r"cp\.async\.bulk\.wait_group\S*\s+0;")
+WRITE = re.compile(
+    r"\b(?:st|atom|red)\.(?:\w+\.)*shared|stmatrix|mbarrier\.init"
+    r"|cp\.async\S*\.shared\S*\.global")
+"""Instructions that read shared memory on their own, that wait for all of them, and that write it.
+"""
+
+
 def writes_under_copies(ptx: str) -> bool:
-    """Whether shared memory is written between bulk copies out of it and the wait for them: what
-    Triton gives away behind the last use in the text may be what they read."""
-    copying = False
-    for line in ptx.splitlines():
-        if "cp.async.bulk.wait_group" in line:
-            copying = False
-        elif "cp.async.bulk" in line and "global.shared" in line:
-            copying = True
-        elif copying and ("st.shared" in line or "stmatrix" in line):
-            return True
-    return False
+    """Whether shared memory is written between bulk copies out of it and the wait for all of them,
+    on any way through the code: what Triton gives away behind the last use in the text may be what
+    they read."""
+    tables = dict(re.findall(r"(\$\w+): \.branchtargets([^;]*);", ptx))
+    lines, reached = ptx.splitlines(), set[str]()  # labels that are reached with copies under way
+    while True:
+        copying, known = False, len(reached)
+        for line in lines:
+            labels = re.findall(r"\$\w+", line)
+            if re.match(r"\s*\$\w+:", line):
+                copying |= labels[0] in reached
+            elif copying and WRITE.search(line):
+                return True
+            elif COPY.search(line):
+                copying = True
+            elif WAIT.search(line):
+                copying = False
+            elif copying and labels and re.search(r"\b(?:bra|brx)\b", line):
+                reached.update(re.findall(r"\$\w+", tables.get(labels[0], line)))
+            if re.match(r"\s*(?:bra|brx|ret|exit)\b", line):
+                copying = False
+        if len(reached) == known:
+            return False
 
 
 def leaves_barriers(ttgir: str) -> bool:
     """Whether the memory of a barrier may be given away while the barrier lives: it is neither
-    ended (`mbarrier.invalidate`) nor handed to groups of warps, which use it to the end. Where a
-    program is set aside for another process, the card keeps the state of a barrier, and spoils
-    what lies there by then."""
-    owners = dict(re.findall(r"(%\w+) = ttg\.memdesc_index (%\w+)", ttgir))
+    ended (`mbarrier.invalidate`) nor handed to groups of warps, behind which nothing takes memory.
+    Where a program is set aside for another process, the card keeps the state of a barrier, and
+    spoils what lies there by then."""
+    views = {name: (source, element) for name, source, element in re.findall(
+        r"(%\w+) = ttg\.memdesc_\w+ (%\w+)(?:\[%c(\d+)\w*\])?", ttgir)}
 
-    def found(pattern: str) -> set[str]:
-        names = re.findall(r"%\w+", " ".join(re.findall(pattern, ttgir)))
-        return {owners.get(name, name) for name in names}
+    def found(pattern: str, text: str) -> set[tuple[str, str]]:
+        """What barriers are allocated as, and which of several they are, if that is constant."""
+        places = set()
+        for name in re.findall(r"%\w+", " ".join(re.findall(pattern, text))):
+            element = ""
+            while name in views:
+                name, own = views[name]
+                element = own or element
+            places.add((name, element))
+        return places
 
-    begun, ended = found(r"ttng\.init_barrier (%\w+)"), found(r"ttng\.inval_barrier (%\w+)")
-    return bool(begun - ended - found(r"ttg\.warp_specialize\(([^)]*)\)"))
+    handed, _, behind = ttgir.rpartition("ttg.warp_return")
+    held: set[str] = set()
+    if not re.search(r"ttg\.(?:local_|convert)|tt\.(?:reduce|scan|gather|histogram|dot)", behind):
+        held = {name for name, _ in found(r"ttg\.warp_specialize\(([^)]*)\)", handed)}
+    begun = found(r"ttng\.init_barrier (%\w+)", ttgir)
+    ended = found(r"ttng\.inval_barrier (%\w+)", ttgir)
+    return any(
+        name not in held and ended.isdisjoint({(name, element), (name, "")})
+        for name, element in begun
+    )
 
 
 def facts_of(kernel: Any) -> Compiled:

@@ -173,6 +173,28 @@ def test_prefill_of_rows_by_segments(
         "bf16")
 
 
+@pytest.mark.parametrize("processors", [1, 64])
+def test_a_bound_of_pages_changes_no_bit(
+    processors, bind, make_planes, paged_batch, randn, poisoned, monkeypatch
+):
+    """Of a context of three pages: what its length asks for, room for more in the one segment, and
+    a segment in vain behind it; one program a tile, or several."""
+    from ninfer_triton_kernels.bindings import prompt_attention
+
+    monkeypatch.setattr(prompt_attention, "num_processors", lambda device: processors)
+    monkeypatch.setattr(prompt_attention, "SEGMENT_BYTES", 4 * 64 * 256)
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "scale": 0.125}
+    batch = paged_batch((130, 20), pages=6)
+    planes, q = make_planes("bf16", 1, 64, 7), randn(20, 128)
+    fill(planes, batch.page_table[0, :3].long(), randn)
+    attend, reference = bind("paged_attention", sizes, "bf16", planes=planes)
+    found = []
+    for batch.num_pages in (3, 4, 6):
+        found.append(attend(q, batch, poisoned(20, 128)).clone())
+    require_close(found[0], reference(q, batch, poisoned(20, 128)), "attention", "bf16")
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
 @pytest.mark.parametrize("codec, heads, kv_heads, head_dim", [
     ("bf16", 3, 1, 64), ("int8", 3, 1, 64), ("fp8", 3, 1, 64), ("int8", 20, 2, 32),
     ("fp8", 36, 1, 48)])
@@ -195,6 +217,29 @@ def test_company_and_width_change_no_bit(
         alone.page_table[0] = together.page_table[row]
         out = attend(q[token : token + 1], alone, poisoned(1, width))
         assert torch.equal(out[0], actual[token])
+
+
+@pytest.mark.parametrize("codec, wide, rows, tokens, stages", [
+    ("bf16", 256, 8, 1, 2), ("bf16", 256, 1, 1, 3), ("bf16", 256, 8, 4, 3), ("bf16", 128, 8, 1, 3),
+    ("fp8", 256, 8, 1, 3),
+])
+def test_stages_of_programs(codec, wide, rows, tokens, stages):
+    """Of six queries for each of four key heads, on 132 multiprocessors."""
+    products = -(-tokens * 6 // cache.COLUMNS)
+    assert cache._stages(rows * 4 * 32, products, codec, wide, 132) == stages
+
+
+def test_stages_change_no_bit(bind, make_planes, paged_batch, randn, poisoned, monkeypatch):
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 256, "scale": 0.0625}
+    planes, batch, read = make_planes("bf16", 1, 256, 4), paged_batch((70, 1), (5, 1), pages=2), []
+    for row, pages in enumerate((2, 1)):
+        fill(planes, batch.page_table[row, :pages].long(), randn)
+    attend, _ = bind("paged_attention", sizes, "bf16", planes=planes)
+    q = randn(2, 512)
+    for held in (0, 1 << 16):
+        monkeypatch.setattr(cache, "HELD", held)
+        read.append(attend(q, batch, poisoned(2, 512)))
+    assert read[0].isfinite().all() and torch.equal(*read)
 
 
 def test_a_row_of_many_tokens_over_two_pages(bind, make_planes, paged_batch, randn, poisoned):

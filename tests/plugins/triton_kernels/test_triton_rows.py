@@ -6,7 +6,7 @@ from ninfer_conformance.tolerances import require_close
 
 
 @pytest.mark.parametrize("offset", [False, True])
-@pytest.mark.parametrize("width", [16, 576])
+@pytest.mark.parametrize("width", [16, 576, 2560, 3072])
 def test_rmsnorm(offset, width, bind, randn, poisoned):
     sizes = {"eps": 1e-5, "unit_offset": offset}
     norm, reference = bind("rmsnorm", sizes, weight=randn(width, seed=2))

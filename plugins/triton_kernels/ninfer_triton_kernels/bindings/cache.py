@@ -11,7 +11,7 @@ from torch import Tensor
 from ninfer_core.api import KernelRequest
 from ninfer_core.state.step import PAGE_TOKENS, ROW_TOKENS, StepBatch
 from ninfer_core.state.views import PagedPlanes
-from ninfer_triton_kernels.bindings.launching import OVERLAPPED, power
+from ninfer_triton_kernels.bindings.launching import OVERLAPPED, num_processors, power
 from ninfer_triton_kernels.bindings.planes import Planes
 from ninfer_triton_kernels.bindings.prompt_attention import bind_prompt_attention
 from ninfer_triton_kernels.bindings.shared import shared
@@ -24,6 +24,14 @@ COLUMNS = int(_COLUMNS.value)
 STAGES, WARPS = 3, 4
 """Of a program over a part of a context: blocks that are loaded ahead and the one in use; warps."""
 
+HELD, STAGES_OF_MANY = 3, 2
+"""Such programs that a processor has room for, of heads of `WIDE`; and the stages where more are
+launched and a fourth has room by that: of bf16, with one eight of pairs, as registers go."""
+
+WIDE = 256
+"""Components of a head whose blocks take more of the shared memory than registers leave room for.
+"""
+
 MOST_PRODUCTS = 4
 """Eights of pairs of a token and a head that a program has registers for."""
 
@@ -34,9 +42,12 @@ TURNED_HEADS, TURNING_WARPS, LEAST_PROMPT = 8, 2, 128
 """Queries that a program norms and turns where there are more tokens than these, and its warps;
 else one."""
 
-MERGED_WIDTH, MERGE_WARPS = 64, 2
-"""Of a program that merges: components of a head, warps; the same for all tokens, so that all sums
-have one order."""
+WARP = 32
+"""Threads; parts of a context that are merged at once, at least."""
+
+MERGED_WIDTH = 64
+"""Components of a head that a program merges; the same for all tokens, so that all sums have one
+order. It is one warp, which waits for no other."""
 
 
 def num_parts(num_pages: int, block: int) -> int:
@@ -50,6 +61,12 @@ def num_parts(num_pages: int, block: int) -> int:
 def _block(codec: str) -> int:
     """Tokens of the context at once: what several programs' shared memory holds twice."""
     return 32 if codec == "bf16" else 64
+
+
+def _stages(programs: int, products: int, codec: str, wide: int, processors: int) -> int:
+    """Of so many programs, each with so many eights of pairs; no bit depends on it."""
+    is_bound = codec == "bf16" and wide >= WIDE and products == 1
+    return STAGES_OF_MANY if is_bound and programs > HELD * processors else STAGES
 
 
 def _tokens(group: int, most_of_row: int) -> int:
@@ -110,15 +127,18 @@ def bind_paged_attention(
         shares = -(-eights // MOST_PRODUCTS)
         programs = -(-num_tokens // (tokens * batch.num_rows))
         rows = num_tokens if tokens == 1 else batch.num_rows * programs
+        products = -(-eights // shares)
+        stages = _stages(
+            rows * kv_heads * shares * parts, products, codec, wide, num_processors(q.device))
         attention.attend_part[rows, kv_heads * shares, parts](
             q, q.stride(0), sums, tops, *stored.pairs, *stored.strides, batch.positions,
             batch.token_row, batch.row_start, table, table.stride(0), width, scale, programs,
-            codec, wide == width, heads, kv_heads, tokens, -(-eights // shares), block, wide,
-            STAGES, num_warps=WARPS, **OVERLAPPED,
+            codec, wide == width, heads, kv_heads, tokens, products, block, wide, stages,
+            num_warps=WARPS, **OVERLAPPED,
         )
         attention.merge_parts[num_tokens, heads, -(-width // MERGED_WIDTH)](
-            sums, tops, batch.positions, out, out.stride(0), heads, width, parts, block,
-            MERGED_WIDTH, num_warps=MERGE_WARPS, **OVERLAPPED,
+            sums, tops, batch.positions, out, out.stride(0), heads, parts, width, block,
+            power(parts, WARP), MERGED_WIDTH, num_warps=1, **OVERLAPPED,
         )
 
     def paged_attention(q: Tensor, batch: StepBatch, out: Tensor) -> Tensor:

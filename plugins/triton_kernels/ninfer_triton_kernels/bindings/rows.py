@@ -10,6 +10,10 @@ from ninfer_core.api import KernelRequest
 from ninfer_triton_kernels.bindings.launching import OVERLAPPED, power
 from ninfer_triton_kernels.kernels import rows
 
+PIECE, PIECE_OF_WARP = 1024, 128
+"""Components that a program of `rmsnorm` takes at once, and one of its warps: common widths are
+whole numbers of such pieces."""
+
 NORM_HEADS, NORM_WARPS = 8, 4
 """Of a program of `gated_rmsnorm`."""
 
@@ -17,13 +21,20 @@ NORM_HEADS, NORM_WARPS = 8, 4
 def bind_rmsnorm(
     request: KernelRequest, weight: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    width, eps = weight.shape[0], request.sizes["eps"]
-    offset, block = float(request.sizes["unit_offset"]), power(width)
-    warps = min(16, max(1, block // 512))
+    return norm_of_groups(request, weight, 1)
+
+
+def norm_of_groups(
+    request: KernelRequest, weight: Tensor, groups: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Of so many groups of a row, each by itself."""
+    width, eps = weight.shape[0] // groups, request.sizes["eps"]
+    offset, piece = float(request.sizes["unit_offset"]), min(PIECE, power(width))
+    warps = max(1, piece // PIECE_OF_WARP)
 
     def rmsnorm(x: Tensor, out: Tensor) -> Tensor:
-        rows.rmsnorm[x.shape[0],](
-            x, weight, out, x.stride(0), out.stride(0), width, eps, offset, block,
+        rows.rmsnorm[x.shape[0], groups](
+            x, weight, out, x.stride(0), out.stride(0), eps, offset, width, piece,
             num_warps=warps, **OVERLAPPED,
         )
         return out

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ninfer_core.api import KernelRequest
 from ninfer_triton_kernels.bindings.launching import OVERLAPPED, power
-from ninfer_triton_kernels.kernels import rows, streams
+from ninfer_triton_kernels.bindings.rows import norm_of_groups
+from ninfer_triton_kernels.kernels import streams
 
 COMPONENTS = 1024
 """Of one program."""
@@ -17,19 +18,7 @@ COMPONENTS = 1024
 def bind_grouped_rmsnorm(
     request: KernelRequest, weight: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    groups, eps = request.sizes["groups"], request.sizes["eps"]
-    width, offset = weight.shape[0] // groups, float(request.sizes["unit_offset"])
-    block = power(width)
-    warps = min(16, max(1, block // 512))
-
-    def grouped_rmsnorm(x: Tensor, out: Tensor) -> Tensor:
-        rows.rmsnorm[x.shape[0], groups](
-            x, weight, out, x.stride(0), out.stride(0), width, eps, offset, block, num_warps=warps,
-            **OVERLAPPED,
-        )
-        return out
-
-    return grouped_rmsnorm
+    return norm_of_groups(request, weight, request.sizes["groups"])
 
 
 def bind_scaled_silu(request: KernelRequest) -> Callable[[Tensor, Tensor], Tensor]:

@@ -404,23 +404,24 @@ def attend_part(
 
 @triton.jit
 def merge_parts(
-    sums, tops, positions, out, out_stride, num_heads, width, max_parts, N: tl.constexpr,
-    BLOCK: tl.constexpr,
+    sums, tops, positions, out, out_stride, num_heads, max_parts, WIDTH: tl.constexpr,
+    N: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """``BLOCK`` components of a head of one token."""
-    t = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    i = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    live, part = i < width, tl.arange(0, MANY_PARTS)
+    """``BLOCK`` components of a head of one token. Rows of ``sums`` lie at constant distances, so
+    that all are asked for before the first is there."""
+    t, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i, part = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PARTS)
     seen = is_seen(part, tl.load(positions + t).to(tl.int32), N)
-    base = (t * num_heads + head) * max_parts
-    at, at_top = sums + base * width, tops + 2 * base + 2 * part
+    here, base = seen[:, None], (t * num_heads + head) * max_parts
+    if WIDTH % BLOCK != 0:
+        here = here & (i < WIDTH)[None, :]
+    at, at_top = sums + base * WIDTH, tops + 2 * base + 2 * part
     wait()
     release()
     top = tl.load(at_top, mask=seen, other=float("-inf"))
     mass = tl.load(at_top + 1, mask=seen, other=0.0)
-    total = tl.load(at + part[:, None] * width + i[None, :], mask=seen[:, None] & live[None, :],
-                    other=0.0)
+    total = tl.load(at + part[:, None] * WIDTH + i[None, :], mask=here, other=0.0)
     scale = tl.exp2(top - tl.max(top, 0))
     row = tl.sum(total * scale[:, None], 0) / tl.sum(mass * scale, 0)
-    tl.store(out + t * out_stride + head * width + i, row.to(out.dtype.element_ty), mask=live)
+    at_out = out + t * out_stride + head * WIDTH + i
+    tl.store(at_out, row.to(out.dtype.element_ty), mask=i < WIDTH)

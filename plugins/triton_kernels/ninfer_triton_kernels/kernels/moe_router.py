@@ -5,7 +5,6 @@ import triton.language as tl
 
 from ninfer_triton_kernels.kernels.moe_route import TOKENS, choose_likeliest
 from ninfer_triton_kernels.kernels.overlap import release, wait
-from ninfer_triton_kernels.kernels.rows import normed_row
 
 
 @triton.jit(do_not_specialize=["num_tokens", "each"])
@@ -34,7 +33,8 @@ def moe_router(
     for t in tl.range(first, last, num_stages=1):
         row = ahead.to(tl.float32)
         ahead = tl.load(x + (t + 1) * x_stride + k, mask=live & (t + 1 < last), other=0.0)
-        row = normed_row(row, scale, width, eps).to(normed.dtype.element_ty)
+        row *= 1 / tl.sqrt(tl.sum(row * row) / width + eps) * scale
+        row = row.to(normed.dtype.element_ty)
         if tl.program_id(0) == 0:
             tl.store(normed + t * normed_stride + k, row, mask=live)
         total = tl.sum(rows.to(tl.float32) * row.to(tl.float32)[None, :], 1)

@@ -9,23 +9,42 @@ from ninfer_triton_kernels.kernels.products import UNLIMITED
 
 
 @triton.jit
-def normed_row(row, scale, width, eps):
-    """A row of ``width`` components in fp32."""
-    return row / tl.sqrt(tl.sum(row * row) / width + eps) * scale
+def load_row(row, WIDTH: tl.constexpr, PIECE: tl.constexpr):
+    """``WIDTH`` components in pieces ``[PIECE]``, the last filled up with zeros."""
+    pieces: tl.tuple = ()
+    for begin in tl.static_range(0, WIDTH, PIECE):
+        i = begin + tl.arange(0, PIECE)
+        if WIDTH % PIECE == 0:
+            piece = tl.load(row + i)
+        else:
+            piece = tl.load(row + i, mask=i < WIDTH, other=0.0)
+        pieces += (piece,)
+    return pieces
 
 
 @triton.jit
-def rmsnorm(x, weight, out, x_stride, out_stride, width, eps, offset, BLOCK: tl.constexpr):
-    """One group of ``width`` components of one token; or all of them."""
-    t = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, BLOCK)
-    live, at = i < width, tl.program_id(1) * width + i
-    scale = tl.load(weight + at, mask=live, other=0.0).to(tl.float32) + offset
+def rmsnorm(
+    x, weight, out, x_stride, out_stride, eps, offset, WIDTH: tl.constexpr, PIECE: tl.constexpr,
+):
+    """One group of ``WIDTH`` components of one token; or all of them."""
+    t, group = tl.program_id(0).to(tl.int64), tl.program_id(1) * WIDTH
+    scales = load_row(weight + group, WIDTH, PIECE)
     wait()
     release()
-    row = tl.load(x + t * x_stride + at, mask=live, other=0.0).to(tl.float32)
-    row = normed_row(row, scale, width, eps)
-    tl.store(out + t * out_stride + at, row.to(out.dtype.element_ty), mask=live)
+    row = load_row(x + t * x_stride + group, WIDTH, PIECE)
+    squares = tl.zeros((PIECE,), tl.float32)
+    for p in tl.static_range(len(row)):
+        piece = row[p].to(tl.float32)
+        squares += piece * piece
+    factor = 1 / tl.sqrt(tl.sum(squares) / WIDTH + eps)
+    for p in tl.static_range(len(row)):
+        piece = row[p].to(tl.float32) * factor * (scales[p].to(tl.float32) + offset)
+        i = p * PIECE + tl.arange(0, PIECE)
+        at = out + t * out_stride + group + i
+        if WIDTH % PIECE == 0:
+            tl.store(at, piece.to(out.dtype.element_ty))
+        else:
+            tl.store(at, piece.to(out.dtype.element_ty), mask=i < WIDTH)
 
 
 @triton.jit
