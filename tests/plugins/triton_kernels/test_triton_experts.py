@@ -179,26 +179,36 @@ def test_prompts_of_real_size(
     assert (found.float() - expected).norm() / expected.norm() < 6e-3
 
 
+@pytest.mark.parametrize("evenly", [False, True])
 @pytest.mark.parametrize("pairs, size, chosen", [
     (1, 16, (2,)), (70, 16, (4,)), (90, 32, (0, 3)), (700, 64, (1, 2, 3, 4))])
-def test_pairs_of_prompts_are_sorted_and_cut(pairs, size, chosen, device):
-    """Into groups of one expert each, every pair once, empty ones behind the last."""
+def test_pairs_of_prompts_are_sorted_and_cut(pairs, size, chosen, evenly, device):
+    """Into groups of one expert each, every pair once, empty ones behind the last; and memory is
+    left as it was found."""
     ids = torch.tensor([chosen[i * i % 7 % len(chosen)] for i in range(pairs)], dtype=torch.int32)
     blocks, count = -(-pairs // 32), pairs // size + 5
-    counts = torch.full((blocks, 16), -1, dtype=torch.int32, device=device)
-    expert_groups.count_pairs[blocks,](ids.to(device), counts, pairs, 16, 32)
-    assert counts[:, :5].sum(0).tolist() == ids.bincount(minlength=5).tolist()
-    order = torch.full((pairs,), -1, dtype=torch.int32, device=device)
+    counts = torch.zeros((16, expert_groups.SPREAD.value), dtype=torch.int32, device=device)
+    arrivals = torch.zeros(1, dtype=torch.int32, device=device)
+    ranks, order = torch.full((2, pairs), -1, dtype=torch.int32, device=device)
+    expert_groups.count_pairs[blocks,](ids.to(device), counts, ranks, pairs, 32)
+    assert counts[:5, 0].tolist() == ids.bincount(minlength=5).tolist()
     table = torch.full((3, count), -1, dtype=torch.int32, device=device)
     expert_groups.place_pairs[blocks + -(-count // 8),](
-        ids.to(device), counts, order, table, pairs, blocks, count, size, 16, 32, 8)
-    assert order.tolist() == ids.sort(stable=True).indices.tolist()
+        ids.to(device), counts, ranks, order, table, arrivals, pairs, blocks, count, size, evenly,
+        16, 32, 8)
+    assert not counts.any() and not arrivals.any()
+    assert sorted(order.tolist()) == [*range(pairs)]
+    assert ids[order.long().cpu()].tolist() == ids.sort().values.tolist()
     found, groups = [], [each for each in table.T.tolist() if each[1] < each[2]]
     assert groups == table.T.tolist()[: len(groups)]
     for expert, begin, end in groups:
         assert end - begin <= size and {ids[i].item() for i in order[begin:end]} == {expert}
         found += order[begin:end].tolist()
     assert found == order.tolist()
+    for expert, total in enumerate(ids.bincount().tolist()):
+        own = [end - begin for other, begin, end in groups if other == expert]
+        each = -(-total // len(own) // 16) * 16 if own and evenly else size
+        assert own == [min(each, total - first) for first in range(0, total, each)]
 
 
 def test_company_changes_no_bit(experts, randn, poisoned, device):

@@ -34,7 +34,7 @@ HOPPER = 90
 """The capability that has `kernels.hopper_experts`."""
 
 SORTED = 512
-"""Pairs that a program sorts."""
+"""Pairs that a program counts, and places."""
 
 CUT = 32
 """Groups that a program finds."""
@@ -85,7 +85,7 @@ class ExpertGroups:
         by_units = self._has_units and card == HOPPER
         most = hopper_experts.PAIRS.value if by_units else pairs_of_group(
             ids.numel(), self._experts, card)
-        groups, arranged = self._groups(ids, most), self._arranged(x)
+        groups, arranged = self._groups(ids, most, evenly=by_units), self._arranged(x)
         hidden = self._memory(
             "expert_hidden", self._top_k * _padded(self._own[1].depth), x.device)
         parts = self._memory("expert_parts", self._top_k * width, x.device)
@@ -107,17 +107,19 @@ class ExpertGroups:
             x, arranged, width, padded, x.stride(0), _is_tiled(self._own[0]), block, **OVERLAPPED)
         return arranged
 
-    def _groups(self, ids: Tensor, size: int) -> Groups:
+    def _groups(self, ids: Tensor, size: int, *, evenly: bool) -> Groups:
         pairs, most, every = ids.numel(), self._max_tokens * self._top_k, power(self._experts)
         blocks, count = -(-pairs // SORTED), pairs // size + self._experts
         room = 3 * (most // FEWEST_PAIRS + self._experts)
-        counts = shared("expert_counts", -(-most // SORTED) * every, torch.int32, ids.device)
-        order = shared("expert_order", most, torch.int32, ids.device)
+        counts = shared("expert_counts", every * kernels.SPREAD.value, torch.int32, ids.device)
+        arrivals = shared("expert_arrivals", 1, torch.int32, ids.device)
+        ranks, order = (
+            shared(f"expert_{name}", most, torch.int32, ids.device) for name in ("ranks", "order"))
         table = shared("expert_groups", room, torch.int32, ids.device)[: 3 * count].view(3, count)
-        kernels.count_pairs[blocks,](ids, counts, pairs, every, SORTED, **OVERLAPPED)
+        kernels.count_pairs[blocks,](ids, counts, ranks, pairs, SORTED, **OVERLAPPED)
         kernels.place_pairs[blocks + -(-count // CUT),](
-            ids, counts, order, table, pairs, blocks, count, size, every, SORTED, CUT, num_warps=8,
-            **OVERLAPPED,
+            ids, counts, ranks, order, table, arrivals, pairs, blocks, count, size, evenly, every,
+            SORTED, CUT, num_warps=8, **OVERLAPPED,
         )
         return Groups(order, table, size)
 

@@ -26,78 +26,49 @@ from ninfer_triton_kernels.kernels.tiled import (
     row_factors,
 )
 
-COUNTS = tl.constexpr(8192)
-"""Of pairs, that a program adds at once."""
-
-COMPARED = tl.constexpr(32)
-"""Pairs that each of a block is compared with at once."""
+SPREAD = tl.constexpr(8)
+"""Counts lie so far apart, that programs which add to several at once do not wait so long."""
 
 
 @triton.jit(do_not_specialize=["count"])
-def count_pairs(ids, counts, count, EXPERTS: tl.constexpr, BLOCK: tl.constexpr):
-    """How many of a program's pairs each expert has."""
+def count_pairs(ids, counts, ranks, count, BLOCK: tl.constexpr):
+    """Adds the pairs of each expert to ``counts``, and finds how many were there before each: in
+    any order, because no bit of a result depends on where among its expert's a pair is."""
     wait()
     release()
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = i < count
-    found = tl.load(ids + i, mask=live, other=0)
-    tl.store(counts + tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS),
-             tl.histogram(found, EXPERTS, mask=live))
+    own = tl.load(ids + i, mask=live, other=0)
+    rank = tl.atomic_add(counts + own * SPREAD, 1, mask=live, sem="relaxed")
+    tl.store(ranks + i, rank, mask=live)
 
 
 @triton.jit
-def counts_before(counts, block, blocks, EXPERTS: tl.constexpr):
-    """Pairs of each expert in the blocks before one, and in all."""
-    ROWS: tl.constexpr = COUNTS // EXPERTS
-    before, every = tl.zeros((ROWS, EXPERTS), tl.int32), tl.zeros((ROWS, EXPERTS), tl.int32)
-    for first in range(0, blocks, ROWS):
-        row = first + tl.arange(0, ROWS)[:, None]
-        found = tl.load(counts + row * EXPERTS + tl.arange(0, EXPERTS)[None, :],
-                        mask=row < blocks, other=0)
-        before += tl.where(row < block, found, 0)
-        every += found
-    return tl.sum(before, 0), tl.sum(every, 0)
-
-
-@triton.jit
-def ranks_of(ids, own, i, first, count, BLOCK: tl.constexpr):
-    """How many pairs of its own expert are before a pair in its block."""
-    before, key = tl.zeros((BLOCK, COMPARED), tl.int32), own * BLOCK + i - 1
-    for j in range(0, BLOCK, COMPARED):
-        other = j + tl.arange(0, COMPARED)
-        others = tl.load(ids + first + other, mask=first + other < count, other=0)
-        others = others * BLOCK + other
-        # Keys of the same expert that are lower differ by no more than what is before.
-        distance = (key[:, None] - others[None, :]).to(tl.uint32, bitcast=True)
-        before += (distance < i.to(tl.uint32)[:, None]).to(tl.int32)
-    return tl.sum(before, 1)
-
-
-@triton.jit
-def store_order(ids, order, begins, block, count, BLOCK: tl.constexpr):
+def store_order(ids, ranks, order, begins, block, count, BLOCK: tl.constexpr):
     """Pairs of a block to their places, of each expert from ``begins`` on."""
-    i = tl.arange(0, BLOCK)
-    at = block * BLOCK + i
-    live = at < count
-    own = tl.load(ids + at, mask=live, other=0)
-    rank = ranks_of(ids, own, i, block * BLOCK, count, BLOCK)
-    tl.store(order + tl.gather(begins, own, 0) + rank, at, mask=live)
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    live = i < count
+    own = tl.load(ids + i, mask=live, other=0)
+    rank = tl.load(ranks + i, mask=live, other=0)
+    tl.store(order + tl.gather(begins, own, 0) + rank, i, mask=live)
 
 
 @triton.jit
 def store_groups(
-    table, begins, ends, index, groups, N: tl.constexpr, EXPERTS: tl.constexpr,
-    GROUPS: tl.constexpr,
+    table, begins, ends, index, groups, N: tl.constexpr, EVENLY: tl.constexpr,
+    EXPERTS: tl.constexpr, GROUPS: tl.constexpr,
 ):
     """``GROUPS`` groups of at most ``N`` pairs of an expert, in the order of experts; those behind
-    the last have none."""
+    the last have none. ``EVENLY`` they have as many sixteens as the others of their expert, else
+    all but the last have ``N``."""
     group, e = index * GROUPS + tl.arange(0, GROUPS), tl.arange(0, EXPERTS)
     own = tl.cdiv(ends - begins, N)
+    each = tl.cdiv(tl.cdiv(ends - begins, tl.maximum(own, 1)), 16) * 16 if EVENLY else own * 0 + N
     last = tl.cumsum(own, 0)
     rank = group[:, None] - (last - own)[None, :]
     is_own = ((rank >= 0) & (rank < own[None, :])).to(tl.int32)
-    begin = begins[None, :] + rank * N
-    end = tl.minimum(begin + N, ends[None, :])
+    begin = begins[None, :] + rank * each[None, :]
+    end = tl.minimum(begin + each[None, :], ends[None, :])
     live = group < groups
     tl.store(table + group, tl.sum(is_own * e[None, :], 1), mask=live)
     tl.store(table + groups + group, tl.sum(is_own * begin, 1), mask=live)
@@ -106,20 +77,26 @@ def store_groups(
 
 @triton.jit(do_not_specialize=["count", "blocks", "groups"])
 def place_pairs(
-    ids, counts, order, table, count, blocks, groups, N: tl.constexpr, EXPERTS: tl.constexpr,
-    BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+    ids, counts, ranks, order, table, arrivals, count, blocks, groups, N: tl.constexpr,
+    EVENLY: tl.constexpr, EXPERTS: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):
-    """Pairs by expert, in their order, to ``order``, and their groups to ``table``: programs of
-    blocks of pairs, and behind them those of groups."""
+    """Pairs by expert to ``order``, and their groups to ``table``: programs of blocks of pairs, and
+    behind them those of groups. ``counts`` and ``arrivals`` are zeros before `count_pairs` and
+    after."""
     wait()
     release()
-    block = tl.program_id(0)
-    before, sizes = counts_before(counts, block, blocks, EXPERTS)
+    block, e = tl.program_id(0), tl.arange(0, EXPERTS)
+    sizes = tl.load(counts + e * SPREAD, cache_modifier=".cg")
     ends = tl.cumsum(sizes, 0)
     if block < blocks:
-        store_order(ids, order, ends - sizes + before, block, count, BLOCK)
+        store_order(ids, ranks, order, ends - sizes, block, count, BLOCK)
     else:
-        store_groups(table, ends - sizes, ends, block - blocks, groups, N, EXPERTS, GROUPS)
+        store_groups(
+            table, ends - sizes, ends, block - blocks, groups, N, EVENLY, EXPERTS, GROUPS)
+    tl.debug_barrier()  # all threads have read the counts before one of them says so
+    if tl.atomic_add(arrivals, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+        tl.store(arrivals, 0)
+        tl.store(counts + e * SPREAD, 0)
 
 
 @triton.jit

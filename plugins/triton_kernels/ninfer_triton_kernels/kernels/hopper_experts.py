@@ -1,11 +1,11 @@
-"""The products of `expert_groups` for compute capability 90: one group of warps asks for
-activations, and two have half of a program's rows each. A group decodes half a block of weights
+"""The products of `expert_groups` for compute capability 90: one group of warps asks for weights
+and activations, and two have half of a program's rows each. A group decodes half a block of weights
 into registers while the other half is multiplied.
 
 A program takes one *unit* after another: 256 rows of an expert's matrix, and a group of pairs.
-Weights are ``(codes, high, scales, divisor)`` of fragments of kind ``(bits, offset, group)``, and a
-*ring* is slots for blocks of activations, and of each slot what says that its block is there, and
-that both groups have done with it.
+Weights are ``(codes, high, scales, divisor)`` of fragments of kind ``(bits, offset, group)``. A
+*ring* is slots for blocks: of each slot activations, elements, words beyond these, scales, and what
+says that its block is there, and that both groups have done with it.
 """
 
 from triton.experimental import gluon
@@ -18,43 +18,59 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ninfer_triton_kernels.kernels.decoders import codes_at, moved
-from ninfer_triton_kernels.kernels.expert_groups import scaled_plane
+from ninfer_triton_kernels.kernels.hopper_halves import (
+    ELEMENTS,
+    HALF,
+    HIGH_PAIRS,
+    ROWS,
+    TILES,
+    decoded_half,
+    read_block,
+)
 from ninfer_triton_kernels.kernels.overlap import release, wait
 from ninfer_triton_kernels.kernels.products import UNLIMITED
+from ninfer_triton_kernels.kernels.tiled import longer
 from ninfer_triton_kernels.kernels.warp_groups import WARPS, meet
-
-ROWS = gl.constexpr(128)
-"""Of a group that multiplies."""
 
 PAIRS = gl.constexpr(128)
 """Most of a unit."""
 
-HALF = gl.constexpr(32)
-"""Columns of half a block."""
+LOOSE = gl.constexpr(3)
+"""Slots whose blocks need not be on their way: two that are multiplied, and one more, that a group
+may be ahead of the other."""
 
-SLOTS = gl.constexpr(8)
-"""Blocks of activations that shared memory has room for."""
-
-BEHIND = gl.constexpr(4)
-"""Blocks that are asked for before the first of them is said to be there."""
-
-GROUP_REGISTERS, ASKING_REGISTERS = gl.constexpr(224), gl.constexpr(56)
+GROUP_REGISTERS, ASKING_REGISTERS = gl.constexpr(208), gl.constexpr(88)
 """Of a thread."""
-
-WORDS = gl.constexpr(gl.DistributedLinearLayout(
-    reg_bases=[[0, 0, 1], [0, 0, 2], [4, 0, 0]],
-    lane_bases=[[0, 1, 0], [0, 2, 0], [0, 4, 0], [0, 8, 0], [0, 16, 0]],
-    warp_bases=[[1, 0, 0], [2, 0, 0]], block_bases=[], shape=[8, 32, 4]))
-"""Words of a block, by tile, lane, and (column half, row half)."""
-
-LANES = gl.constexpr(gl.SliceLayout(2, WORDS))
-TILES = gl.constexpr(gl.SliceLayout(1, LANES))
-INDEX = gl.constexpr(gl.SliceLayout(0, gl.SliceLayout(1, WORDS)))
-"""Of words: each dimension alone."""
 
 ASKED = gl.constexpr(gl.BlockedLayout([1, 8], [8, 4], [WARPS, 1], [1, 0]))
 """Of half a block of activations."""
+
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+"""Of weights in shared memory: as they are stored."""
+
+
+@gluon.constexpr_function
+def slots_of(bits, gated):
+    """As many as shared memory has room for, beside the sums of down."""
+    return 8 if gated else 5 if bits == 6 else 6
+
+
+@gluon.constexpr_function
+def words_by(each):
+    """Words of a tile, ``each`` for a block, one for a thread."""
+    return gl.BlockedLayout([1, 1], [32 // each, each], [WARPS, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def sums_of(count):
+    """fp32 sums of a group and so many pairs."""
+    return gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, count, 16])
+
+
+@gluon.constexpr_function
+def operand_of(count):
+    """Weights that are multiplied with activations of so many pairs."""
+    return gl.DotOperandLayout(0, sums_of(count), 2)
 
 
 @gluon.jit
@@ -82,197 +98,209 @@ def tiles_of(i, block, expert, width, GATED: gl.constexpr):
 
 
 @gluon.jit
-def as_words(base):
-    return base.to(gl.pointer_type(gl.int32), bitcast=True)
+def words_of_unit(
+    base, unit, row_blocks, expert, width, num_blocks, EACH: gl.constexpr, SWAPPED: gl.constexpr,
+    GATED: gl.constexpr, LAYOUT: gl.constexpr,
+):
+    """Addresses ``[2 * TILES, EACH]`` of the words of a unit's first block; neighbours swapped, if
+    they lie so."""
+    i = gl.arange(0, 2 * TILES, layout=gl.SliceLayout(1, LAYOUT))
+    k = gl.arange(0, EACH, layout=gl.SliceLayout(0, LAYOUT))
+    if SWAPPED:
+        k = k ^ 1
+    tile = tiles_of(i % TILES, unit % row_blocks * 2 + i // TILES, expert, width, GATED)
+    words = base.to(gl.pointer_type(gl.int32), bitcast=True)
+    return words + (tile * num_blocks * EACH)[:, None] + k[None, :]
 
 
 @gluon.jit
-def fetch(weights, tile, block, num_blocks, KIND: gl.constexpr):
-    """What a block of 8 tiles is made of, as stored: elements, words beyond these, and scales; a
-    block behind the last is the last."""
+def weights_of_unit(
+    weights, table, unit, row_blocks, width, num_blocks, KIND: gl.constexpr, GATED: gl.constexpr,
+):
+    """Where a unit's first block is: elements, words beyond these, and scales."""
     BITS: gl.constexpr = KIND[0]
+    SCALES: gl.constexpr = 16 if KIND[2] == 16 else 8
     codes, high, scales, _ = weights
-    lane = gl.arange(0, 32, layout=gl.SliceLayout(0, LANES))[None, :]
-    w = gl.arange(0, 4, layout=INDEX)[None, None, :]
-    at = (tile * num_blocks + gl.minimum(block, num_blocks - 1))[:, None]
-    words = gl.load(as_words(codes) + (at * 128 + lane * 4)[:, :, None] + w)
-    more = words
+    expert = gl.load(table + unit // row_blocks).to(gl.int64)
+    elements = words_of_unit(
+        codes, unit, row_blocks, expert, width, num_blocks, 128, False, GATED, ELEMENTS)
+    more = elements
     if BITS == 5:
-        more = gl.load(as_words(high) + at * 32 + (lane ^ 1))
+        more = words_of_unit(
+            high, unit, row_blocks, expert, width, num_blocks, 32, True, GATED, words_by(32))
     if BITS == 6:
-        more = gl.load(as_words(high) + (at * 64 + lane * 2)[:, :, None] + w // 2)
-    if KIND[2] == 16:
-        scale = gl.load(as_words(scales) + at * 16 + lane // 2)
-    else:
-        scale = gl.load(as_words(scales) + at * 8 + lane // 4)
-    return words, more, scale
+        more = words_of_unit(
+            high, unit, row_blocks, expert, width, num_blocks, 64, False, GATED, HIGH_PAIRS)
+    scale = words_of_unit(
+        scales, unit, row_blocks, expert, width, num_blocks, SCALES, False, GATED,
+        words_by(SCALES))
+    return elements, more, scale
 
 
 @gluon.jit
-def multiplied(words, factors):
-    """bf16 pairs by others; exact products only."""
-    return gl.inline_asm_elementwise("mul.rn.bf16x2 $0, $1, $2;", "=r,r,r", [words, factors],
-                                     dtype=gl.int32, is_pure=True, pack=1)
-
-
-@gluon.jit
-def by_word(low, high):
-    """What rows g and g + 8 are multiplied with, by lane, for each word."""
-    w = gl.arange(0, 4, layout=INDEX)[None, None, :]
-    return gl.where(w % 2 == 0, low[:, :, None], high[:, :, None])
-
-
-@gluon.jit
-def last_of_five(words, more):
-    """The fourth plane of codes of 5 bits: three are in the high word, and of the last one bit in
-    each word."""
-    w = gl.arange(0, 4, layout=INDEX)[None, None, :]
-    last = gl.sum((words >> (15 - w)) & (0x10001 << w), 2) | moved(more, -11, 16, 0x4300)
-    some = by_word(codes_at(more, 0, 5), codes_at(more, 5, 5))
-    return gl.where(w == 3, last[:, :, None],
-                    gl.where(w == 2, codes_at(more, 10, 5)[:, :, None], some))
-
-
-@gluon.jit
-def affine_half(words, more, BITS: gl.constexpr, SECOND: gl.constexpr):
-    """Two planes of those of `decoders.affine_planes`."""
-    if not SECOND:
-        one, two = codes_at(words, 0, BITS), codes_at(words, BITS, BITS)
-    elif BITS == 4:
-        one, two = codes_at(words, 8, 4), codes_at(words, 12, 4)
-    elif BITS == 5:
-        one, two = codes_at(words, 10, 5), last_of_five(words, more)
-    else:
-        w = gl.arange(0, 4, layout=INDEX)[None, None, :]
-        one = codes_at(more >> w % 2 * 6, 0, 6)
-        two = codes_at(words, 12, 4) | moved(more >> w % 2 * 2, -8, 0x30)
-    return one, two
-
-
-@gluon.jit
-def e2m1_half(words, scale, SECOND: gl.constexpr):
-    """Two planes of those of `decoders.e2m1_planes`."""
-    if SECOND:
-        one = moved(words, 6, 0x01C0) | moved(words, 1, 0x8000)
-        two = moved(words, -3, 0x01C0) | moved(words, 2, 0x8000)
-        scale = moved(scale, -4, 0x0FF0, 0x7000)
-    else:
-        one, two = moved(words, 0, 0x81C0), moved(words, 3, 0x81C0)
-        scale = moved(scale, 4, 0x0FF0, 0x7000)
-    low, high = scale & 0xFFFF, scale >> 16 & 0xFFFF
-    factors = by_word(low | low << 16, high | high << 16)
-    return multiplied(one, factors), multiplied(two, factors)
-
-
-@gluon.jit
-def decoded(step, SECOND: gl.constexpr, KIND: gl.constexpr, LAYOUT: gl.constexpr):
-    """The first or second half of a block as bf16 ``[ROWS, HALF]``, columns as
-    `expert_groups.in_fragment_order` has them."""
-    words, more, scale = step
-    if KIND[2] == 16:
-        one, two = e2m1_half(words, scale, SECOND)
-    else:
-        one, two = affine_half(words, more, KIND[0], SECOND)
-        low = scale.to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-        high = (scale >> 16).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-        factor = by_word(low, high)
-        one = scaled_plane(one, factor, factor, 128.0 + KIND[1], False)
-        two = scaled_plane(two, factor, factor, 128.0 + KIND[1], False)
-    both = gl.join(one, two)
-    low = both.to(gl.int16).to(gl.bfloat16, bitcast=True)
-    pairs = gl.join(low, (both >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True))
-    parts = gl.reshape(pairs, [8, 8, 4, 2, 2, 2, 2])  # tile, g, t, column half, row half, plane
-    ordered = gl.reshape(gl.permute(parts, [0, 4, 1, 5, 3, 2, 6]), [ROWS, HALF])
-    return gl.convert_layout(ordered, LAYOUT, assert_trivial=True)
-
-
-@gluon.jit
-def make_ring():
+def make_ring(KIND: gl.constexpr, GATED: gl.constexpr):
+    SLOTS: gl.constexpr = slots_of(KIND[0], GATED)
     HELD: gl.constexpr = gl.NVMMASharedLayout.get_default_for([PAIRS, HALF], gl.bfloat16)
-    slots = gl.allocate_shared_memory(gl.bfloat16, [2 * SLOTS, PAIRS, HALF], HELD)
+    values = gl.allocate_shared_memory(gl.bfloat16, [2 * SLOTS, PAIRS, HALF], HELD)
+    elements = gl.allocate_shared_memory(gl.int32, [SLOTS, 2 * TILES, 128], FLAT)
+    more = elements
+    if KIND[0] > 4:
+        more = gl.allocate_shared_memory(
+            gl.int32, [SLOTS, 2 * TILES, 32 * (KIND[0] - 4)], FLAT)
+    scales = gl.allocate_shared_memory(
+        gl.int32, [SLOTS, 2 * TILES, 16 if KIND[2] == 16 else 8], FLAT)
     ready = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(SLOTS):
         mbarrier.init(ready.index(slot), count=1)
         mbarrier.init(free.index(slot), count=2)
     fence_async_shared()
-    return slots, ready, free
+    return values, elements, more, scales, ready, free
+
+
+@gluon.jit
+def wait_for_room(free, index):
+    """For block ``index`` of a program."""
+    SLOTS: gl.constexpr = free.shape[0]
+    mbarrier.wait(free.index(index % SLOTS), (index // SLOTS + 1) % 2, pred=index >= SLOTS)
 
 
 @gluon.jit
 def say_ready(ready, index):
-    """Of a block of activations, once all warps have made it visible."""
+    """Of a block, once all warps have made it visible."""
+    SLOTS: gl.constexpr = ready.shape[0]
     meet()
     mbarrier.arrive(ready.index(gl.maximum(index, 0) % SLOTS), count=1, pred=index >= 0)
 
 
 @gluon.jit
-def ask_for_unit(x, rows, exists, padded, num_blocks, index, ring):
-    """All blocks of the activations of a unit, each once its slot is free."""
-    slots, ready, free = ring
+def ask_for_unit(
+    x, rows, exists, weights, padded, num_blocks, index, ring, KIND: gl.constexpr,
+):
+    """All blocks of a unit, each once its slot is free."""
+    values, elements, more, scales, ready, free = ring
+    SLOTS: gl.constexpr = ready.shape[0]
     k = gl.arange(0, HALF, layout=gl.SliceLayout(0, ASKED))
     at = x + rows.to(gl.int64)[:, None] * padded + k[None, :]
     live = exists[:, None]
-    for _ in range(num_blocks):
-        slot, turn = index % SLOTS, index // SLOTS
-        mbarrier.wait(free.index(slot), (turn + 1) % 2, pred=turn > 0)
-        async_copy.async_copy_global_to_shared(slots.index(2 * slot), at, live)
-        async_copy.async_copy_global_to_shared(slots.index(2 * slot + 1), at + HALF, live)
+    for block in range(num_blocks):
+        slot = index % SLOTS
+        wait_for_room(free, index)
+        async_copy.async_copy_global_to_shared(elements.index(slot), weights[0] + block * 128)
+        if KIND[0] > 4:
+            async_copy.async_copy_global_to_shared(
+                more.index(slot), weights[1] + block * (32 * (KIND[0] - 4)))
+        async_copy.async_copy_global_to_shared(
+            scales.index(slot), weights[2] + block * (16 if KIND[2] == 16 else 8))
+        async_copy.async_copy_global_to_shared(values.index(2 * slot), at, live)
+        async_copy.async_copy_global_to_shared(values.index(2 * slot + 1), at + HALF, live)
         async_copy.commit_group()
-        async_copy.wait_group(BEHIND)
+        async_copy.wait_group(SLOTS - LOOSE)
         fence_async_shared()
-        say_ready(ready, index - BEHIND)
+        say_ready(ready, index - (SLOTS - LOOSE))
         at += 2 * HALF
         index += 1
     return index
 
 
 @gluon.jit
-def ask(x, order, table, units, row_blocks, groups, num_blocks, padded, ring, TOP_K: gl.constexpr):
-    """What the asking group does; ``TOP_K`` is 0 if activations are by place, not by token."""
-    index = 0
+def activations_of_unit(order, begin, end, TOP_K: gl.constexpr):
+    """Which rows of activations a unit has, and whether they exist."""
+    place = begin + gl.arange(0, PAIRS, layout=gl.SliceLayout(1, ASKED))
+    rows, exists = place, place < end
+    if TOP_K > 0:
+        rows = gl.load(order + place, mask=exists, other=0) // TOP_K
+    return rows, exists
+
+
+@gluon.jit
+def ask(
+    x, order, table, weights, units, row_blocks, groups, num_blocks, width, padded, ring,
+    KIND: gl.constexpr, GATED: gl.constexpr, TOP_K: gl.constexpr,
+):
+    """What the asking group does; ``TOP_K`` is 0 if activations are by place, not by token. A block
+    more than there are is said to be there, for those who look ahead."""
+    ready, free = ring[4], ring[5]
+    FLIGHT: gl.constexpr = ready.shape[0] - LOOSE
+    index, unit = 0, gl.program_id(0)
+    begin, end = pairs_of(table, unit, row_blocks, groups)
+    rows, exists = activations_of_unit(order, begin, end, TOP_K)
     for unit in range(gl.program_id(0), units, gl.num_programs(0)):
-        begin, end = pairs_of(table, unit, row_blocks, groups)
+        next_unit = gl.minimum(unit + gl.num_programs(0), units - 1)
+        next_begin, next_end = pairs_of(table, next_unit, row_blocks, groups)
+        next_rows, next_exists = activations_of_unit(order, next_begin, next_end, TOP_K)
         if begin < end:
-            place = begin + gl.arange(0, PAIRS, layout=gl.SliceLayout(1, ASKED))
-            rows, exists = place, place < end
-            if TOP_K > 0:
-                rows = gl.load(order + place, mask=exists, other=0) // TOP_K
-            index = ask_for_unit(x, rows, exists, padded, num_blocks, index, ring)
+            stored = weights_of_unit(
+                weights, table, unit, row_blocks, width, num_blocks, KIND, GATED)
+            index = ask_for_unit(x, rows, exists, stored, padded, num_blocks, index, ring, KIND)
+        begin, end, rows, exists = next_begin, next_end, next_rows, next_exists
     async_copy.wait_group(0)
     fence_async_shared()
-    for i in gl.static_range(BEHIND):
-        say_ready(ring[1], index - BEHIND + i)
+    for i in gl.static_range(FLIGHT):
+        say_ready(ready, index - FLIGHT + i)
+    wait_for_room(free, index)
+    say_ready(ready, index)
+
+
+@gluon.jit
+def read_ahead(index, ring, OWN: gl.constexpr, KIND: gl.constexpr):
+    """A group's weights of a block, once they are there."""
+    SLOTS: gl.constexpr = ring[4].shape[0]
+    slot = index % SLOTS
+    mbarrier.wait(ring[4].index(slot), index // SLOTS % 2)
+    return read_block(
+        ring[1].index(slot), ring[2].index(slot), ring[3].index(slot), OWN, KIND)
+
+
+@gluon.jit
+def multiply_half(weights, values, totals, SIZES: gl.constexpr):
+    """``totals`` and the products of half a block, under way."""
+    after = ()
+    for i in gl.static_range(len(SIZES)):
+        own = values.slice(SIZES[0] * i, SIZES[i], dim=0).permute([1, 0])
+        operand = gl.convert_layout(weights, operand_of(SIZES[i]), assert_trivial=True)
+        after = longer(after, warpgroup_mma(operand, own, totals[i], is_async=True))
+    return after
+
+
+@gluon.jit
+def ended(totals, HALVES: gl.constexpr, SIZES: gl.constexpr):
+    """Sums when all but the products of so many halves of a block are through."""
+    if len(SIZES) == 1:
+        after = (warpgroup_mma_wait(HALVES, deps=[totals[0]]),)
+    else:
+        after = warpgroup_mma_wait(2 * HALVES, deps=[totals[0], totals[1]])
+    return after
 
 
 @gluon.jit
 def multiply_unit(
-    weights, tile, one, two, num_blocks, index, ring, KIND: gl.constexpr, N: gl.constexpr,
+    stored, half, num_blocks, index, ring, OWN: gl.constexpr, KIND: gl.constexpr,
+    SIZES: gl.constexpr,
 ):
-    """``ROWS`` rows of weights, of which the first two blocks are given, by ``N`` rows of
-    activations, fp32. Both products of a block are under way while the next is decoded; they must
-    end before the loop does, or the assembler lets each wait for the one before."""
-    slots, ready, free = ring
-    TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, N, 16])
-    LAYOUT: gl.constexpr = gl.DotOperandLayout(0, TOTAL, 2)
-    total = gl.zeros([ROWS, N], gl.float32, layout=TOTAL)
-    first = decoded(one, False, KIND, LAYOUT)
-    for block in range(num_blocks):
+    """fp32 sums of ``ROWS`` rows of weights by ``SIZES`` pairs, two at most, the first the larger.
+    What is stored of the first block is given, and its first half decoded; as much of the block
+    behind the last is returned. Products must end before the loop does, or the assembler lets each
+    wait for the one before."""
+    values, free = ring[0], ring[5]
+    SLOTS: gl.constexpr = free.shape[0]
+    OPERAND: gl.constexpr = half.type.layout
+    totals = ()
+    for i in gl.static_range(len(SIZES)):
+        totals = longer(totals, gl.zeros([ROWS, SIZES[i]], gl.float32, layout=sums_of(SIZES[i])))
+    for _ in range(num_blocks):
         slot = index % SLOTS
-        mbarrier.wait(ready.index(slot), index // SLOTS % 2)
-        values = slots.index(2 * slot).slice(0, N, dim=0).permute([1, 0])
-        total = warpgroup_mma(first, values, total, is_async=True)
-        second = decoded(one, True, KIND, LAYOUT)
-        values = slots.index(2 * slot + 1).slice(0, N, dim=0).permute([1, 0])
-        total = warpgroup_mma(second, values, total, is_async=True)
-        one = two
-        two = fetch(weights, tile, block + 2, num_blocks, KIND)
-        total = warpgroup_mma_wait(1, deps=[total])
-        first = decoded(one, False, KIND, LAYOUT)
-        total = warpgroup_mma_wait(0, deps=[total])
+        ahead = read_ahead(index + 1, ring, OWN, KIND)
+        totals = multiply_half(half, values.index(2 * slot), totals, SIZES)
+        other = decoded_half(stored, True, KIND, OPERAND)
+        totals = multiply_half(other, values.index(2 * slot + 1), totals, SIZES)
+        stored = ahead
+        totals = ended(totals, 1, SIZES)
+        half = decoded_half(stored, False, KIND, OPERAND)
+        totals = ended(totals, 0, SIZES)
         mbarrier.arrive(free.index(slot), count=1)
         index += 1
-    return total, index
+    return totals, stored, half, index
 
 
 @gluon.jit
@@ -320,61 +348,60 @@ def store_sums(total, order, out, begin, end, block, width):
 
 @gluon.jit
 def finish_unit(
-    order, out, weights, tile, ahead, blocks, begin, end, block, expert, width, num_blocks, index,
-    ring, KIND: gl.constexpr, GATED: gl.constexpr, LIMIT: gl.constexpr, N: gl.constexpr,
+    order, out, divisor, stored, half, begin, end, block, expert, width, num_blocks, index, ring,
+    OWN: gl.constexpr, KIND: gl.constexpr, GATED: gl.constexpr, LIMIT: gl.constexpr,
+    SIZES: gl.constexpr,
 ):
-    """A unit of at most ``N`` pairs, and the first blocks of the next, of tiles ``ahead``, which
-    are asked for before the sums are stored."""
-    total, index = multiply_unit(
-        weights, tile, blocks[0], blocks[1], num_blocks, index, ring, KIND, N)
-    one = fetch(weights, ahead, 0, num_blocks, KIND)
-    two = fetch(weights, ahead, 1, num_blocks, KIND)
-    if KIND[2] == 16:
-        own = gl.arange(0, ROWS, layout=gl.SliceLayout(1, total.type.layout)) // 16
-        divisor = gl.load(weights[3] + tiles_of(own, block, expert, width, GATED))
-        total *= (128.0 / divisor)[:, None]
-    if GATED:
-        store_gated(total, out, begin, end, block, width, LIMIT)
-    else:
-        store_sums(total, order, out, begin, end, block, width)
-    return (one, two), index
+    """A unit of at most so many pairs as ``SIZES`` come to; takes and returns what
+    `multiply_unit` does of blocks."""
+    totals, stored, half, index = multiply_unit(
+        stored, half, num_blocks, index, ring, OWN, KIND, SIZES)
+    for i in gl.static_range(len(SIZES)):
+        total, first = totals[i], begin + SIZES[0] * i
+        if KIND[2] == 16:
+            own = gl.arange(0, ROWS, layout=gl.SliceLayout(1, total.type.layout)) // 16
+            tile = tiles_of(own, block, expert, width, GATED)
+            total *= (128.0 / gl.load(divisor + tile))[:, None]
+        if GATED:
+            store_gated(total, out, first, end, block, width, LIMIT)
+        else:
+            store_sums(total, order, out, first, end, block, width)
+    return stored, half, index
 
 
 @gluon.jit
 def multiply(
-    order, table, out, weights, units, row_blocks, groups, num_blocks, width, ring,
+    order, table, out, divisor, units, row_blocks, groups, num_blocks, width, ring,
     OWN: gl.constexpr, KIND: gl.constexpr, GATED: gl.constexpr, LIMIT: gl.constexpr,
 ):
     """What a group does that multiplies, the first or second half of the rows of units."""
     index, unit = 0, gl.program_id(0)
     begin, end = pairs_of(table, unit, row_blocks, groups)
     block, expert = rows_of(table, unit, row_blocks, OWN)
-    i = gl.arange(0, 8, layout=TILES)
-    tile = tiles_of(i, block, expert, width, GATED)
-    blocks = (fetch(weights, tile, 0, num_blocks, KIND), fetch(weights, tile, 1, num_blocks, KIND))
+    stored = read_ahead(0, ring, OWN, KIND)
+    half = decoded_half(stored, False, KIND, operand_of(PAIRS))
     for unit in range(gl.program_id(0), units, gl.num_programs(0)):
         next_unit = gl.minimum(unit + gl.num_programs(0), units - 1)
         next_begin, next_end = pairs_of(table, next_unit, row_blocks, groups)
         next_block, next_expert = rows_of(table, next_unit, row_blocks, OWN)
-        ahead = tiles_of(i, next_block, next_expert, width, GATED)
         count = end - begin
-        if count > 64:
-            blocks, index = finish_unit(
-                order, out, weights, tile, ahead, blocks, begin, end, block, expert, width,
-                num_blocks, index, ring, KIND, GATED, LIMIT, 128)
+        if count > 96:
+            stored, half, index = finish_unit(
+                order, out, divisor, stored, half, begin, end, block, expert, width, num_blocks,
+                index, ring, OWN, KIND, GATED, LIMIT, (128,))
+        elif count > 64:
+            stored, half, index = finish_unit(
+                order, out, divisor, stored, half, begin, end, block, expert, width, num_blocks,
+                index, ring, OWN, KIND, GATED, LIMIT, (64, 32))
         elif count > 32:
-            blocks, index = finish_unit(
-                order, out, weights, tile, ahead, blocks, begin, end, block, expert, width,
-                num_blocks, index, ring, KIND, GATED, LIMIT, 64)
-        elif count > 16:
-            blocks, index = finish_unit(
-                order, out, weights, tile, ahead, blocks, begin, end, block, expert, width,
-                num_blocks, index, ring, KIND, GATED, LIMIT, 32)
+            stored, half, index = finish_unit(
+                order, out, divisor, stored, half, begin, end, block, expert, width, num_blocks,
+                index, ring, OWN, KIND, GATED, LIMIT, (64,))
         elif count > 0:
-            blocks, index = finish_unit(
-                order, out, weights, tile, ahead, blocks, begin, end, block, expert, width,
-                num_blocks, index, ring, KIND, GATED, LIMIT, 16)
-        block, expert, tile, begin, end = next_block, next_expert, ahead, next_begin, next_end
+            stored, half, index = finish_unit(
+                order, out, divisor, stored, half, begin, end, block, expert, width, num_blocks,
+                index, ring, OWN, KIND, GATED, LIMIT, (32,))
+        block, expert, begin, end = next_block, next_expert, next_begin, next_end
 
 
 @gluon.jit(do_not_specialize=["units", "groups"])
@@ -386,13 +413,14 @@ def multiply_groups(
     """As `expert_groups.gate_up_of_group` with ``GATED``, else as `expert_groups.down_of_group`.
     Rows of ``x`` have ``padded`` columns, those of ``out`` ``width``, whole tiles."""
     KIND: gl.constexpr = (BITS, OFFSET, GROUP)
-    weights, ring = (codes, high, scales, divisor), make_ring()
+    weights, ring = (codes, high, scales, divisor), make_ring(KIND, GATED)
     wait()
     release()
     gl.warp_specialize([
-        (multiply, (order, table, out, weights, units, row_blocks, groups, num_blocks, width, ring,
+        (multiply, (order, table, out, divisor, units, row_blocks, groups, num_blocks, width, ring,
                     0, KIND, GATED, LIMIT)),
-        (multiply, (order, table, out, weights, units, row_blocks, groups, num_blocks, width, ring,
+        (multiply, (order, table, out, divisor, units, row_blocks, groups, num_blocks, width, ring,
                     1, KIND, GATED, LIMIT)),
-        (ask, (x, order, table, units, row_blocks, groups, num_blocks, padded, ring, TOP_K)),
+        (ask, (x, order, table, weights, units, row_blocks, groups, num_blocks, width, padded, ring,
+               KIND, GATED, TOP_K)),
     ], [WARPS, WARPS], [GROUP_REGISTERS, ASKING_REGISTERS])
