@@ -72,17 +72,17 @@ def test_timings_are_milliseconds_and_rates(kit, server):
 
 
 def test_a_stream_is_role_deltas_finish_and_done(kit, server):
-    server.engine.script = kit.reply(("reasoning", "hm"), "Hel", 0.05, "lo")
+    server.engine.script = kit.reply(("reasoning", "hm"), "Hel", "lo")  # sent as one
     data = chunks(kit, server)
     assert [c["delta"] for c in choices(data)] == [
         {"role": "assistant", "content": ""}, {"reasoning_content": "hm", "reasoning": "hm"},
-        {"content": "Hel"}, {"content": "lo"}, {},
+        {"content": "Hello"}, {},
     ]
-    assert [c["finish_reason"] for c in choices(data)] == [None] * 4 + ["stop"]
+    assert [c["finish_reason"] for c in choices(data)] == [None] * 3 + ["stop"]
     assert len({(each["id"], each["created"], each["model"], each["object"]) for each in data}) == 1
     assert data[0]["object"] == "chat.completion.chunk"
     assert not any("usage" in each for each in data)
-    assert [("timings" in each) for each in data] == [False] * 4 + [True]
+    assert [("timings" in each) for each in data] == [False] * 3 + [True]
 
 
 def test_usage_comes_last_where_it_is_asked_for(kit, server):
