@@ -182,7 +182,6 @@ def _step(parser: Parser) -> None:
     add("--prompt", type=ranged(int, 1), default=0, metavar="N",
         help="tokens of a prompt that is read from its begin, in chunks of each of --prefill "
         "(default: none)")
-    add("--eager-steps", action="store_true", default=False, help="do not capture graphs")
     add("--launches", action="store_true", default=False,
         help="list the kernels of steps on a GPU, as its driver clocks them")
 

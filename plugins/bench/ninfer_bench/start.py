@@ -213,5 +213,6 @@ def _report(
     problems = [str(end.cause)] if end.cause else []
     if beyond > LEDGER_TOLERANCE:
         problems.append(f"{running:,} B were allocated, and the ledger has {ledger:,}")
-    heading = f"{arguments.model} on profile {plan.config.profile}, KV {plan.config.kv_dtype}"
+    config, model = plan.config, arguments.model or "the default model"
+    heading = f"{model} on profile {config.profile}, KV {config.kv_dtype}"
     return Report(values, {heading: rows}, tuple(problems))

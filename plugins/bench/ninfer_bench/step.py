@@ -15,14 +15,7 @@ from ninfer_bench.device_time import launches
 from ninfer_bench.limits import matrix_rates
 from ninfer_bench.report import Report
 from ninfer_bench.step_work import chunk_flops, draft_bytes, kv_bytes_per_token, step_bytes
-from ninfer_bench.stepping import (
-    batch_builder,
-    sequences,
-    step_of,
-    steps_of,
-    timed,
-    wait_for,
-)
+from ninfer_bench.stepping import batch_builder, sequences, step_of, steps_of, timed, wait_for
 from ninfer_bench.synthetic import Sizes, Synthetic, build, make_plan, titled
 from ninfer_core.api import ConfigError, PredictingModel
 from ninfer_core.cli.console import Console
@@ -107,35 +100,31 @@ def _measure(synthetic: Synthetic, arguments: Namespace, look: Look) -> Iterator
     for context in arguments.contexts:
         for num_rows in arguments.rows:
             for width in arguments.widths:
-                yield _decode(synthetic, num_rows, width, context, arguments, look)
+                yield _decode(synthetic, num_rows, width, context, look)
             if synthetic.plan.speculator and getattr(synthetic.model, "predictor", None):
-                yield _draft(synthetic, num_rows, context, arguments, look)
+                yield _draft(synthetic, num_rows, context, look)
         for chunk in arguments.prefill:
-            yield _prefill(synthetic, chunk, context, arguments, look)
+            yield _prefill(synthetic, chunk, context, look)
     for context in arguments.sweep:
-        yield _decode(synthetic, 1, 1, context, arguments, look)
+        yield _decode(synthetic, 1, 1, context, look)
     if arguments.prompt:
         for chunk in arguments.prefill:
-            yield _prompt(synthetic, chunk, arguments, look)
+            yield _prompt(synthetic, chunk, arguments.prompt, look)
 
 
 def _decode(
-    synthetic: Synthetic, num_rows: int, width: int, context: int, arguments: Namespace, look: Look
+    synthetic: Synthetic, num_rows: int, width: int, context: int, look: Look
 ) -> Measured:
     plan, tokens = synthetic.plan, num_rows * width
     batches = batch_builder(plan, num_rows, tokens)
     with sequences(synthetic, num_rows, context + width) as rows:
         batch = batches.fill([row(context, width) for row in rows])
-        step = step_of(
-            synthetic, batch, synthetic.model.forward, eager=arguments.eager_steps)
-        seen = look(plan, step)
+        seen = look(plan, step_of(synthetic, batch, synthetic.model.forward))
     nbytes = step_bytes(plan, num_rows, tokens, context)
     return Measured("decode", num_rows, width, context, tokens, nbytes=nbytes, **seen)
 
 
-def _draft(
-    synthetic: Synthetic, num_rows: int, context: int, arguments: Namespace, look: Look
-) -> Measured:
+def _draft(synthetic: Synthetic, num_rows: int, context: int, look: Look) -> Measured:
     """A token of each sequence through the model's own predictor, and the likeliest that follow."""
     plan, model = synthetic.plan, cast(PredictingModel, synthetic.model)
     judge = bind_judge(synthetic.binder, plan.operations["vocab_size"])
@@ -147,45 +136,36 @@ def _draft(
 
     with sequences(synthetic, num_rows, context + 1) as rows:
         batch = batch_builder(plan, num_rows, num_rows).fill([row(context, 1) for row in rows])
-        step = step_of(synthetic, batch, draft, eager=arguments.eager_steps)
-        seen = look(plan, step)
+        seen = look(plan, step_of(synthetic, batch, draft))
     nbytes = draft_bytes(plan, num_rows, context)
     return Measured("draft", num_rows, 1, context, num_rows, nbytes=nbytes, **seen)
 
 
-def _prefill(
-    synthetic: Synthetic, chunk: int, context: int, arguments: Namespace, look: Look
-) -> Measured:
+def _prefill(synthetic: Synthetic, chunk: int, context: int, look: Look) -> Measured:
     plan = synthetic.plan
     with sequences(synthetic, 1, context + chunk) as rows:
         batch = batch_builder(plan, 1, chunk).fill([rows[0](context, chunk, num_logits=1)])
-        step = step_of(
-            synthetic, batch, synthetic.model.forward, eager=arguments.eager_steps)
-        seen = look(plan, step)
+        seen = look(plan, step_of(synthetic, batch, synthetic.model.forward))
     flops = chunk_flops(plan, chunk, context)
     return Measured("prefill", 1, chunk, context, chunk, flops=flops, **seen)
 
 
-def _prompt(synthetic: Synthetic, chunk: int, arguments: Namespace, look: Look) -> Measured:
+def _prompt(synthetic: Synthetic, chunk: int, length: int, look: Look) -> Measured:
     """A prompt chunk by chunk, without waiting between them."""
-    plan, length = synthetic.plan, arguments.prompt
+    plan = synthetic.plan
     spans = [(begin, min(chunk, length - begin)) for begin in range(0, length, chunk)]
     with sequences(synthetic, 1, length) as rows:
-        read = _reader(
-            synthetic, chunk, [rows[0](*span, num_logits=1) for span in spans],
-            eager=arguments.eager_steps)
+        read = _reader(synthetic, chunk, [rows[0](*span, num_logits=1) for span in spans])
         seen = look(plan, read)
     flops = sum(chunk_flops(plan, count, begin) for begin, count in spans)
     return Measured("prompt", 1, chunk, 0, length, flops=flops, **seen)
 
 
-def _reader(
-    synthetic: Synthetic, chunk: int, rows: Sequence[Row], *, eager: bool
-) -> Callable[[], object]:
+def _reader(synthetic: Synthetic, chunk: int, rows: Sequence[Row]) -> Callable[[], object]:
     batches = batch_builder(synthetic.plan, 1, chunk)
     pad = partial(batches.pad, 1, chunk, certain=True)
     wholes = [partial(pad, num_pages=bound) for bound in batches.page_bounds]
-    forward = steps_of(synthetic, wholes, synthetic.model.forward, eager=eager)
+    forward = steps_of(synthetic, wholes, synthetic.model.forward)
 
     def read() -> None:
         for row in rows:

@@ -57,22 +57,20 @@ class sequences:
 
 
 def step_of(
-    synthetic: Synthetic, batch: StepBatch, forward: Callable[[StepBatch], T], *,
-    eager: bool = False,
+    synthetic: Synthetic, batch: StepBatch, forward: Callable[[StepBatch], T],
 ) -> Callable[[], T]:
-    """A step of the batch, as the engine would run it: by a captured graph if all kernels may be in
-    one."""
-    return partial(steps_of(synthetic, [lambda: batch], forward, eager=eager), batch)
+    """See `steps_of`, of one batch."""
+    return partial(steps_of(synthetic, [lambda: batch], forward), batch)
 
 
 def steps_of(
     synthetic: Synthetic, batches: Iterable[Callable[[], StepBatch]],
-    forward: Callable[[StepBatch], T], *, eager: bool = False,
+    forward: Callable[[StepBatch], T],
 ) -> Callable[[StepBatch], T]:
     """Steps as the engine would run them: of the sizes of these batches by captured graphs if all
-    kernels may be in one."""
-    safe = can_capture(synthetic.kernels)
-    if synthetic.plan.hardware.device != "cuda" or not safe or eager:
+    kernels may be in one, and none is asked for by ``--eager``."""
+    plan, is_safe = synthetic.plan, can_capture(synthetic.kernels)
+    if plan.hardware.device != "cuda" or not is_safe or plan.config.eager:
         return forward
     captured = CapturedForward(forward)
     for batch in batches:
