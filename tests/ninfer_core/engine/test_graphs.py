@@ -53,6 +53,18 @@ def device(monkeypatch):
     return graphs, watch
 
 
+def require_same_answers(kit, watch, requests, build):
+    """Of an engine without graphs, and of one with."""
+    answers = []
+    for captures in (False, True):
+        parts = build()
+        if captures:
+            watch(parts.model)
+            parts.engine.capture()
+        answers.append([events[-1].token_ids for events in kit.serve(parts, *requests)])
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("drafts", [False, True])
 def test_answers_are_the_same(kit, device, drafts):
     """Requests of several lengths, so that all numbers of rows come; with drafts, some rows have
@@ -60,15 +72,8 @@ def test_answers_are_the_same(kit, device, drafts):
     graphs, watch = device
     requests = [kit.ask(length, first=length, max_tokens=count, ignore_eos=True)
                 for length, count in ((70, 24), (3, 5), (9, 13))]
-    answers = []
-    for captures in (False, True):
-        speculator = kit.Oracle(3) if drafts else None
-        parts = kit.build(max_sequences=3, speculator=speculator)
-        if captures:
-            watch(parts.model)
-            parts.engine.capture()
-        answers.append([events[-1].token_ids for events in kit.serve(parts, *requests)])
-    assert answers[0] == answers[1]
+    require_same_answers(kit, watch, requests, lambda: kit.build(
+        max_sequences=3, speculator=kit.Oracle(3) if drafts else None))
     chunk, *steps = graphs
     assert chunk.replays == 1  # of 70 tokens
     assert len(steps) == (6 if drafts else 3)
@@ -82,14 +87,8 @@ def test_whole_chunks_are_replayed(kit, device, monkeypatch):
     graphs, watch = device
     requests = [kit.ask(200, first=1, max_tokens=3, ignore_eos=True),
                 kit.ask(450, first=2, max_tokens=3, ignore_eos=True)]
-    answers = []
-    for captures in (False, True):
-        parts = kit.build(max_sequences=1, cache=False)
-        if captures:
-            watch(parts.model)
-            parts.engine.capture()
-        answers.append([events[-1].token_ids for events in kit.serve(parts, *requests)])
-    assert answers[0] == answers[1]
+    require_same_answers(
+        kit, watch, requests, lambda: kit.build(max_sequences=1, cache=False))
     assert [graph.replays for graph in graphs[:2]] == [6, 4]  # of eight pages, and of two
 
 
